@@ -1,10 +1,15 @@
-"""One kind of error for everything a user can get wrong: what happened, where, and how to fix it."""
+"""One kind of error for everything a user can get wrong: what happened, where, and how to fix it; and the check of
+options that are given in Python, whose types no parser has looked at."""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path, PurePath
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 EXIT_DONE = 0
 EXIT_OUR_BUG = 1
@@ -23,6 +28,15 @@ _NO_MEMORY = (
     "alloc_failed",
     "could not create a memory",
 )
+_UNFIT, _MOST_SHOWN = object(), 80
+_PLAIN_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "a path",
+    NoneType: "None",
+}
 
 
 class BertsmithError(Exception):
@@ -63,3 +77,89 @@ def nearest(word: object, known: Iterable[str]) -> str:
     names = sorted(known)
     match = difflib.get_close_matches(word, names, n=1, cutoff=0.5) if isinstance(word, str) else []
     return f"did you mean '{match[0]}'?" if match else f"known are: {', '.join(names)}"
+
+
+class TypeChecked:
+    """Base of dataclasses of options. Raises BertsmithError where one is made with a value that the annotation of its
+    field does not allow.
+
+    A whole number may stand for a number, but a bool for neither. Numbers of NumPy are kept as Python's, so that they
+    can be written as JSON and YAML; text where a path is wanted as a path, a path where text is wanted as text, and a
+    list where a tuple is wanted as a tuple.
+    """
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        for name, hint in _hints(kind).items():
+            value = getattr(self, name)
+            found = _fitted(value, hint)
+            if found is _UNFIT:
+                raise BertsmithError(f"{name} is {_shown(value)}", f"{kind.__name__}, {name}", _fix(value, hint))
+            object.__setattr__(self, name, found)  # the dataclass may be a frozen one
+
+
+def check_class(value: object, kind: type, name: str) -> None:
+    """Raises BertsmithError where an argument is neither None nor of its class. name: of the argument."""
+    if value is not None and not isinstance(value, kind):
+        what = f"{name} is {_shown(value)}, and not a {kind.__name__}"
+        raise BertsmithError(what, name, f"give a {kind.__module__}.{kind.__name__}, or leave it out")
+
+
+def wanted(hint: Any) -> str:
+    """What the annotation of a field allows, in words: "a whole number, or auto"."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return ", or ".join(map(wanted, args))
+    if origin is Literal:
+        return f"one of: {', '.join(args)}" if len(args) > 1 else str(args[0])
+    if origin is tuple:
+        return f"a list, each item {wanted(args[0])}"
+    if origin is Mapping:
+        return "a mapping"
+    return _PLAIN_WORDS.get(hint) or f"a {hint.__name__}"
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """The annotation of every field."""
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _fitted(value: Any, hint: Any) -> Any:
+    """A value as an annotation has it; _UNFIT where it does not allow it."""
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        value = value.item()
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        fits = (_fitted(value, each) for each in args)
+        return next((each for each in fits if each is not _UNFIT), _UNFIT)
+    if origin is Literal:
+        return next((each for each in args if isinstance(value, type(each)) and value == each), _UNFIT)
+    if origin is tuple:
+        is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+        items = [_fitted(each, args[0]) for each in value] if is_list else [_UNFIT]
+        return _UNFIT if any(each is _UNFIT for each in items) else tuple(items)
+    if origin is Mapping:
+        pairs = value.items() if isinstance(value, Mapping) else [(_UNFIT, _UNFIT)]
+        found = {_fitted(key, args[0]): _fitted(each, args[1]) for key, each in pairs}
+        return _UNFIT if any(each is _UNFIT for pair in found.items() for each in pair) else found
+    if hint is Path and isinstance(value, str | PurePath):
+        return Path(value)
+    if hint is str and isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, bool) and hint in (int, float):
+        return _UNFIT
+    return value if hint is Any or isinstance(value, (int, float) if hint is float else hint) else _UNFIT
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def _fix(value: object, hint: Any) -> str:
+    """What may stand there, with the nearest word where words may."""
+    words = [word for each in (hint, *get_args(hint)) if get_origin(each) is Literal for word in get_args(each)]
+    close = nearest(value, words) if isinstance(value, str) and words else ""
+    return f"use {wanted(hint)}{f'; {close}' if close.endswith('?') else ''}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.errors import BertsmithError, TypeChecked, nearest
 
 _OF_STEPS = ("device", "only", "minutes")
 _OF_TEXT = ("source", "tokenizer", "sizes", "workers")
@@ -27,7 +27,7 @@ _SIZES_MB, _QUICK_SIZES_MB = (10.0, 40.0, 160.0), (0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
-class BenchOptions:
+class BenchOptions(TypeChecked):
     """The options of a bench. The string under a field is its help on the command line."""
 
     source: tuple[str, ...] = ()

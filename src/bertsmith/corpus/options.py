@@ -6,9 +6,9 @@ import dataclasses
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, TypeChecked
 from bertsmith.corpus.documents import PAGE_SECONDS, DocumentRule, ReadOptions
 from bertsmith.corpus.engines.array_jobs import Seat
 from bertsmith.corpus.engines.local import check_engine
@@ -31,7 +31,7 @@ _OF_OTHERS = {"near_threshold": "near_duplicates", "near_shingle": "near_duplica
 
 
 @dataclass(frozen=True)
-class PrepareOptions:
+class PrepareOptions(TypeChecked):
     """Options of `prepare`. The string under a field is its help on the command line."""
 
     documents: DocumentRule = "file"
@@ -134,14 +134,8 @@ class PrepareOptions:
         if not _LANGUAGE.fullmatch(self.language):
             fix = "use its ISO 639 code in small letters, such as en, de or pt"
             raise BertsmithError(f"language is '{self.language}'", "options of prepare", fix)
-        if self.documents not in get_args(DocumentRule):
-            fix = f"use one of: {', '.join(get_args(DocumentRule))}"
-            raise BertsmithError(f"documents is '{self.documents}'", "options of prepare", fix)
 
     def _check_searches(self) -> None:
-        if self.exclude_action not in get_args(ExcludeAction):
-            fix = f"use one of: {', '.join(get_args(ExcludeAction))}"
-            raise BertsmithError(f"exclude_action is '{self.exclude_action}'", "options of prepare", fix)
         if not 0.3 <= self.near_threshold <= 1:
             fix = "use a share from 0.3 to 1: with less, everything is compared with everything"
             raise BertsmithError(f"near_threshold is {self.near_threshold}", "options of prepare", fix)

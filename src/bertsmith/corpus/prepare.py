@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base import files
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.log import say, warn
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.disk import check_disk, estimate
@@ -54,6 +54,7 @@ def prepare(
     A run that was interrupted is resumed. Raises BertsmithError for sources that are missing or hold nothing,
     options out of range, a folder in use or holding something else, and a disk that refuses; finished work stays.
     """
+    check_class(options, PrepareOptions, "options")
     options = options or PrepareOptions()
     options.check()
     out = files.as_path(out, "out")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base import files
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, TypeChecked, check_class
 from bertsmith.base.log import say
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.documents import DocumentRule, ReadOptions
@@ -26,7 +26,7 @@ _EXAMPLES_KEPT = 1000
 
 
 @dataclass(frozen=True)
-class VocabularyOptions:
+class VocabularyOptions(TypeChecked):
     """Options of `vocab`. The string under a field is its help on the command line."""
 
     size: int | None = None
@@ -81,6 +81,7 @@ def make_vocabulary(
     The figures also go to vocabulary.json in the folder. Raises BertsmithError for options that contradict each other,
     sources without text, a size without room, a folder that holds anything, and a disk that refuses.
     """
+    check_class(options, VocabularyOptions, "options")
     options, out = options or VocabularyOptions(), Path(out)
     options.check()
     _check_free(out)

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bertsmith.base import files
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, TypeChecked, check_class
 from bertsmith.base.locks import locked
 from bertsmith.base.log import say, size, warn
 from bertsmith.download.catalogue import CatalogueFile, Entry, entries_of
@@ -25,7 +25,7 @@ _DATABASES = {"be-tarask": "be_x_old", "nb": "no", "zh-classical": "zh_classical
 
 
 @dataclass(frozen=True)
-class DownloadOptions:
+class DownloadOptions(TypeChecked):
     """Options of `download`. The string under a field is its help on the command line."""
 
     language: str = "en"
@@ -77,6 +77,7 @@ def download(
     URL, size and SHA-256 of every file. Raises BertsmithError as `fetch` does, for a name that is unknown or
     unavailable, and for files in the way.
     """
+    check_class(options, DownloadOptions, "options")
     options = options or DownloadOptions()
     options.check()
     entries, folders = entries_of(name), []

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.errors import BertsmithError, TypeChecked, check_class
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import log_choice, say
 from bertsmith.inference.backends.model import GraphModel, ready_model
@@ -20,7 +20,7 @@ from bertsmith.inference.predictor import changed, read_task
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.embedding.folders import SentenceRules, read_rules
 from bertsmith.tasks.embedding.layers import LayersModel
-from bertsmith.tasks.embedding.pooling import POOLINGS, Pooling, VectorModel, text_vectors
+from bertsmith.tasks.embedding.pooling import Pooling, VectorModel, text_vectors
 from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.reading.files import named_rows
 from bertsmith.tasks.reading.records import Columns, Record, Row, id_of, row_of, text_of
@@ -34,20 +34,18 @@ _SHORTEST = 3  # [CLS], a piece and [SEP]
 
 
 @dataclass(frozen=True)
-class VectorOptions:
+class VectorOptions(TypeChecked):
     """How vectors are made. pooling: "mean", "cls" or "max", and unit: scaled to length 1; what is None is as the
     folder says. layers: not one vector a text, but those of every token behind these layers, -1 being the last one.
     max_length: the most tokens of a text; 0 for the folder's."""
 
-    pooling: str | None = None
+    pooling: Pooling | None = None
     unit: bool | None = None
     layers: tuple[int, ...] = ()
     max_length: int = 0
 
     def check(self) -> None:
-        """Raises BertsmithError for a pooling that is not known, and for layers together with one vector a text."""
-        if self.pooling is not None and self.pooling not in POOLINGS:
-            raise BertsmithError(f"pooling is '{self.pooling}'", "pooling", nearest(self.pooling, POOLINGS))
+        """Raises BertsmithError for layers together with one vector a text."""
         if self.layers and (self.pooling is not None or self.unit is not None):
             what = "the vectors of tokens are neither pooled nor scaled"
             raise BertsmithError(what, "layers", "leave out --pooling and --normalise, or --layers")
@@ -60,7 +58,7 @@ class VectorOptions:
         ):
             if asked not in (None, own):
                 log_choice(name, str(asked), f"asked for; the folder's own is {own}")
-        pooling = cast(Pooling, rules.pooling if self.pooling is None else self.pooling)
+        pooling = rules.pooling if self.pooling is None else self.pooling
         return replace(rules, pooling=pooling, unit=rules.unit if self.unit is None else self.unit)
 
 
@@ -89,6 +87,7 @@ class Embedder:
         vectors: VectorOptions | None = None,
         backend: str = "torch",
     ) -> None:
+        check_class(vectors, VectorOptions, "vectors")
         self.options = vectors or VectorOptions()
         self.options.check()
         self.folder = folder = model_folder(folder)

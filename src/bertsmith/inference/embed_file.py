@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.errors import BertsmithError, check_class, nearest
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import say
 from bertsmith.inference.embed import Embedder, VectorOptions, Vectors, columns_of, record_of
@@ -52,6 +52,7 @@ def embed_file(
     output. A file is written whole or not at all. loading: of `Embedder`, such as `device`, where `model` is none yet.
     columns: in place of the model's. Raises BertsmithError for files and rows that cannot be used, and names these.
     """
+    check_class(rows, RowOptions, "rows")
     rows = rows or RowOptions()
     options = model.options if isinstance(model, Embedder) else loading.get("vectors") or VectorOptions()
     check_embedding_file(out, bool(options.layers))

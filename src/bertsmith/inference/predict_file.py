@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import say
 from bertsmith.inference.parts.folder import joined_lines
@@ -41,6 +41,7 @@ def predict_file(
     files and rows that cannot be used.
     """
     check_out(out)
+    check_class(rows, RowOptions, "rows")
     rows = rows or RowOptions()
     to_csv = Path(out).suffix.lower() == ".csv"
     load: Load

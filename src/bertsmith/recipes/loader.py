@@ -8,12 +8,12 @@ import re
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
 from bertsmith.base import files, log
-from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.errors import BertsmithError, nearest, wanted
 from bertsmith.recipes.flags import flag, leaves, named_by, parse_flags, split_flags
 from bertsmith.recipes.ranges import validate
 from bertsmith.recipes.schema import Recipe
@@ -89,6 +89,16 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, budg
         values = [f"{name} {functools.reduce(getattr, name.split('.'), recipe)}" for name in missing]
         log.say(f"recipe {where}: {len(missing)} fields are not given and keep their defaults ({', '.join(values)})")
     return recipe
+
+
+def recipe_of(given: Recipe | str | Path) -> Recipe:
+    """A recipe made in Python, whose ranges are then checked; or the one of that name or file, as `load_recipe`."""
+    if isinstance(given, Recipe):
+        validate(given)
+        return given
+    if not isinstance(given, str | Path):
+        raise BertsmithError(f"recipe is {given!r}", "recipe", "give a Recipe, a preset's name or a YAML file")
+    return load_recipe(given)
 
 
 def _without_effect(recipe: Recipe, given: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -193,17 +203,10 @@ def _typed(given: Mapping[str, str], origins: Mapping[str, str]) -> Recipe:
             try:
                 parse({name: value})
             except BertsmithError as error:
-                raise BertsmithError(f"{name} is '{value}'", origins[name], _wanted(name)) from error
+                raise BertsmithError(
+                    f"{name} is '{value}'", origins[name], f"use {wanted(dict(leaves(Recipe))[name])}"
+                ) from error
         raise
-
-
-def _wanted(name: str) -> str:
-    hint = dict(leaves(Recipe))[name]
-    kinds = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-    if hint == int | Literal["auto"]:
-        return "use a whole number, or auto"
-    choices = getattr(hint, "__args__", ())
-    return f"use one of: {', '.join(choices)}" if choices else f"use {kinds[hint]}"
 
 
 def _nearest_flag(token: str) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bertsmith.base.errors import TypeChecked
+
 Activation = Literal["gelu", "gelu_pytorch_tanh", "relu"]
 
 
 @dataclass(frozen=True)
-class ModelShape:
+class ModelShape(TypeChecked):
     """The encoder. Its vocabulary comes from the corpus."""
 
     layers: int = 12
@@ -37,7 +39,7 @@ class ModelShape:
 
 
 @dataclass(frozen=True)
-class Phase:
+class Phase(TypeChecked):
     """One phase of pre-training: sequences of one length with one learning-rate schedule."""
 
     sequence_length: int = 128
@@ -60,7 +62,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Masking:
+class Masking(TypeChecked):
     """Which pieces are hidden, and what replaces them."""
 
     rate: float = 0.15
@@ -76,7 +78,7 @@ class Masking:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class Pairs(TypeChecked):
     """How documents are cut into instances of two segments, or of one (objective mlm)."""
 
     random_next: float = 0.5
@@ -86,7 +88,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class Optimizer(TypeChecked):
     """The optimizer."""
 
     name: Literal["lamb", "adamw"] = "lamb"
@@ -108,7 +110,7 @@ class Optimizer:
 
 
 @dataclass(frozen=True)
-class Distillation:
+class Distillation(TypeChecked):
     """What a student learns from its teacher (`bertsmith distill`): each loss is a mean times its weight, and one of
     weight 0 is not computed. A run without a teacher has none of it."""
 
@@ -130,7 +132,7 @@ class Distillation:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(TypeChecked):
     """A pre-training run: the model, one or two phases, and everything that changes its result."""
 
     model: ModelShape = field(default_factory=ModelShape)

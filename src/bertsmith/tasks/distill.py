@@ -9,7 +9,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath, as_path
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
-from bertsmith.recipes.loader import load_recipe, presets
+from bertsmith.recipes.loader import presets, recipe_of
 from bertsmith.recipes.schema import Recipe
 from bertsmith.tasks.benchmarks.benchmark import benchmarks
 from bertsmith.tasks.benchmarks.inputs import Taken, benchmark_settings
@@ -98,10 +98,10 @@ def recipe_shape(student: Recipe | StrPath, teacher: Path) -> BertConfig | None:
         if str(student) not in presets() and not student.is_file():
             what = f"the student '{student}' is neither a model folder nor a recipe"
             raise BertsmithError(what, "student", f"give a folder, a YAML file, or one of: {', '.join(presets())}")
-        student = load_recipe(student)
+    recipe = recipe_of(student)
     folder = model_folder(teacher)
     special = Tokenizer.load(folder).special
-    return config_of(student.model, read_config(folder).vocab_size, special.pad)
+    return config_of(recipe.model, read_config(folder).vocab_size, special.pad)
 
 
 def _name(student: object) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base import files, ranks
+from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.files import StrPath, as_path
 from bertsmith.base.log import say
 from bertsmith.base.ranks.together import together
@@ -88,6 +89,7 @@ def finetune(
     trains in this process, before any training, and for a gradient that is not finite; StoppedAfterSaving after
     SIGTERM, SIGUSR1 or SIGINT.
     """
+    check_class(outputs, Outputs, "outputs")
     given = {part: rows for part, rows in (("train", train), ("dev", dev), ("test", test)) if rows is not None}
     start, taken = as_path(model, "model"), Taken(data, hyper_parameters, fold)
     asked = Asked(task, start, given, taken, settings, outputs=outputs or Outputs())
@@ -116,6 +118,10 @@ class Asked:
 def tune(asked: Asked, out: Path | None, resume: bool) -> FinetuneResult:
     """The run of `finetune`, with a teacher or without one. Raises as that."""
     ranks.check_joined()
+    check_class(asked.settings, FinetuneSettings if asked.teacher is None else DistillSettings, "settings")
+    if asked.teacher is None and isinstance(asked.settings, DistillSettings):
+        fix = "give a FinetuneSettings, or call distill with a teacher"
+        raise BertsmithError("settings is a DistillSettings, and there is no teacher", "settings", fix)
     with only_training(), Events() as events:
         return _tune(asked, out, resume, events)
 

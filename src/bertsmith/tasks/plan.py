@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.files import StrPath
 from bertsmith.model.config import BertConfig
 from bertsmith.optim.adamw import AdamW
@@ -84,6 +84,7 @@ def plan_finetuning(
 
     task, model, rows, settings: as of `finetune`. Raises BertsmithError for what that would refuse.
     """
+    check_class(settings, FinetuneSettings, "settings")
     if settings is not None and settings.side_by_side and where.gpus > 1:
         what = "a plan has all GPUs train one seed after the other, not seeds side by side"
         fix = "plan one training, with --gpus 1 and without --seeds; so many GPUs do so many of them at a time"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, TypeChecked
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.sampling import Sampling
 
@@ -40,7 +40,7 @@ COLUMNS_READ_BY: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class FinetuneSettings:
+class FinetuneSettings(TypeChecked):
     """Fine-tuning with AdamW under a linear warm-up and decay."""
 
     epochs: int = 4
@@ -164,6 +164,7 @@ class FinetuneSettings:
     """Where text and label stand; those that the rows lack are inferred."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         counted = ("epochs", "batch", "seeds", "micro_batch_tokens", "keep")
         for name in (*counted, "doc_stride", "max_query_length", "n_best", "max_answer_length"):
             _demand(getattr(self, name) >= 1, name, getattr(self, name), "a whole number from 1")

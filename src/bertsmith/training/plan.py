@@ -12,7 +12,7 @@ from bertsmith.base.log import log_choice, say
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
-from bertsmith.recipes.loader import load_recipe
+from bertsmith.recipes.loader import recipe_of
 from bertsmith.recipes.schema import Phase, Recipe
 from bertsmith.training.planning.cost import Exchange, is_half
 from bertsmith.training.planning.memory import HALF, WHOLE, Held
@@ -40,7 +40,7 @@ def plan_pretraining(
     recipe: a Recipe, a preset's name or a YAML file. corpus: prepared by `bertsmith.prepare`. init_from: a model folder
     or a run that it starts from, and whose shape it has. Raises BertsmithError for input that does not fit together.
     """
-    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    recipe = recipe_of(recipe)
     recipe = recipe if init_from is None else _of_model(recipe, init_from)
     refuse_auto_of_shards(recipe, where.gpus)
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from bertsmith.base import ranks
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.files import StrPath, as_path
 from bertsmith.base.log import log_choice, say, warn
 from bertsmith.base.ranks.together import together
@@ -80,6 +80,7 @@ def pretrain(
     Raises BertsmithError for input that does not fit together, and where another run trains in this process;
     StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
+    check_class(outputs, Outputs, "outputs")
     ranks.check_joined()
     run, outputs = Run(as_path(out, "out")), outputs or Outputs()
     with only_training(), Events() as events:

@@ -25,7 +25,7 @@ from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
-from bertsmith.recipes.loader import load_recipe
+from bertsmith.recipes.loader import recipe_of
 from bertsmith.recipes.schema import Distillation, ModelShape, Pairs, Recipe
 from bertsmith.training.pretraining.continued import (
     Figures,
@@ -108,7 +108,7 @@ def work_of(
 ) -> Work:
     """Opens what `pretrain` is given. Raises BertsmithError for what does not fit together."""
     outputs = outputs or Outputs()
-    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    recipe = recipe_of(recipe)
     corpus = _corpus(corpus)
     init_from = None if init_from is None else model_folder(init_from, "init_from")
     if teacher is None and recipe.distillation != Distillation():

@@ -252,5 +252,5 @@ def test_limits_that_make_no_sense_are_refused(field: str) -> None:
     from bertsmith.base.errors import BertsmithError
 
     for wrong in (0, -1, float("nan")):
-        with pytest.raises(BertsmithError, match=f"--limits.{field.replace('_', '-')} is"):
+        with pytest.raises(BertsmithError, match=f"{field.replace('_', '[_-]')} is {wrong}"):
             Limits(**{field: wrong})

@@ -12,7 +12,7 @@ from torch import nn
 
 from bertsmith.base import files
 from bertsmith.base.device import choose_device
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, TypeChecked, check_class
 from bertsmith.base.log import say, size
 from bertsmith.base.versions import version_of
 from bertsmith.inference.backends.engines import PACKAGES, check_installed, open_graph
@@ -38,7 +38,7 @@ TARGETS = ("onnx", "openvino", "triton")
 
 
 @dataclass(frozen=True)
-class ExportOptions:
+class ExportOptions(TypeChecked):
     """to: one of `TARGETS`. int8: whether there is a graph in int8, too. data: rows to measure that on; columns: where
     texts and labels stand in them. max_loss: the share of the metric's value that int8 may cost. few_lengths: whether
     some lengths are checked, not every one. measure: False writes int8 without data, for a bench of its speed. name:
@@ -61,6 +61,7 @@ def export(model: files.StrPath, out: str | Path, options: ExportOptions | None 
     An earlier export in `out` is replaced. Raises BertsmithError for options that do not belong together, for a model
     that cannot be exported, where the graph does not give what PyTorch gives, and where int8 costs too much.
     """
+    check_class(options, ExportOptions, "options")
     options, source, out = options or ExportOptions(), model_folder(model), files.as_path(out, "out")
     read_config(source)
     _check_options(options)

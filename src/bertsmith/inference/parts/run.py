@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from bertsmith.base import files
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, TypeChecked
 from bertsmith.base.locks import LOCK_FILE
 from bertsmith.base.log import Progress, say, warn
 from bertsmith.base.versions import version_of
@@ -27,7 +27,7 @@ from bertsmith.tasks.reading.records import RowReader
 
 
 @dataclass(frozen=True)
-class RowOptions:
+class RowOptions(TypeChecked):
     """How the rows of a file are worked through.
 
     workers: processes of one thread, each with a model of its own. gpus: as many GPUs, each with a process and a model;
@@ -43,8 +43,6 @@ class RowOptions:
 
     def check(self, source: str | Path, out: str | Path) -> None:
         """Raises BertsmithError for what does not belong together."""
-        if self.on_error not in get_args(OnError):
-            raise BertsmithError(f"on_error is '{self.on_error}'", "on_error", "use stop or skip")
         for name, least in (("workers", 1), ("part_rows", 0)):
             if getattr(self, name) < least:
                 raise BertsmithError(f"{name} is {getattr(self, name)}", name, f"use a whole number from {least}")

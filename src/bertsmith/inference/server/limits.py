@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, TypeChecked
 
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 16_384
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(TypeChecked):
     """Every number is above 0, but for `batch_tokens`. Raises BertsmithError for one that is not."""
 
     connections: int = 900
@@ -37,6 +37,7 @@ class Limits:
     and 16,384 on a GPU."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for each in fields(self):
             value, least = getattr(self, each.name), 0 if each.name == "batch_tokens" else 1
             if not value >= least:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import uvicorn
 
-from bertsmith.base.errors import EXIT_INTERRUPTED, EXIT_STOPPED_AFTER_SAVING, BertsmithError
+from bertsmith.base.errors import EXIT_INTERRUPTED, EXIT_STOPPED_AFTER_SAVING, BertsmithError, TypeChecked
 from bertsmith.base.log import logger, say, warn
 from bertsmith.base.stopping import StoppedAfterSaving, StopSignal, stop_on_signals
 from bertsmith.inference.backends.model import chosen_engine
@@ -36,7 +36,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(TypeChecked):
     """models: folders by the names that they are served under. port: 0 for any free one. token: that clients must send
     as a bearer token; "" for none."""
 

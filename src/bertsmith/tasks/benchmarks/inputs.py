@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.errors import BertsmithError, TypeChecked, nearest
 from bertsmith.base.log import say, warn
 from bertsmith.tasks.benchmarks.benchmark import Benchmark, benchmarks
 from bertsmith.tasks.reading.records import Columns, Source
@@ -24,7 +24,7 @@ _FREE = (
 
 
 @dataclass(frozen=True)
-class Taken:
+class Taken(TypeChecked):
     """Which rules of a benchmark a run takes. data: the folder with its files. hyper_parameters: whose, such as
     "google" or "nvidia"; None for the first source that the benchmark has. fold: of published folds."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.errors import BertsmithError, TypeChecked, nearest
 from bertsmith.tasks.reading.bad_rows import BadRow, Report, SkippedRows, raise_at_once, refusal
 from bertsmith.tasks.reading.files import Form, name_of, rows_of
 from bertsmith.tasks.reading.files import Row as Row
@@ -23,7 +23,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
-class Columns:
+class Columns(TypeChecked):
     """Where a record's parts stand in a row."""
 
     text: str = "text"

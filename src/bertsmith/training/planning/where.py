@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, TypeChecked
 from bertsmith.training.planning.gpus import CPU, gpu_named
 
 
 @dataclass(frozen=True)
-class Where:
+class Where(TypeChecked):
     """gpu: a name in `GPUS`, or cpu. gpus: of a host; on a CPU the ranks that share this machine. price: of an hour of
     one of them. Raises BertsmithError for what is not one."""
 
@@ -19,6 +19,7 @@ class Where:
     price: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.gpu != CPU:
             gpu_named(self.gpu)
         if self.gpus < 1:

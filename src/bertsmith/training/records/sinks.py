@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, TypeChecked
 from bertsmith.base.files import check_file
 from bertsmith.corpus.shards import Corpus
 from bertsmith.training.records.dllogger import WHOLE_RUN, DlloggerFile, check_run
@@ -27,7 +27,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True)
-class Outputs:
+class Outputs(TypeChecked):
     """What a run measures and writes beside its own records; it changes nothing of the run.
 
     dllogger: a file of its records as NVIDIA's DLLogger writes them. wandb: a project of Weights & Biases. profile: how
