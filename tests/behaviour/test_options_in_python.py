@@ -234,6 +234,8 @@ def test_a_student_has_settings_of_distillation(model: Path):
     with pytest.raises(BertsmithError, match=r"and not a DistillSettings") as raised:
         bertsmith.distill(model, train=ROWS, dev=ROWS, settings=FinetuneSettings())  # type: ignore[arg-type]
     assert raised.value.fix.startswith("give a bertsmith.tasks.settings.DistillSettings")
+    with pytest.raises(BertsmithError, match="and there is no teacher"):
+        bertsmith.finetune("classify", model, ROWS, ROWS, settings=DistillSettings())
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from bertsmith.base import files
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import say
 from bertsmith.inference.backends.model import check_count, ready_model
@@ -242,8 +242,7 @@ def changed(columns: Columns, values: Columns | Mapping[str, Any] | None) -> Col
     field that there is not."""
     if values is None or isinstance(values, Columns):
         return values or columns
-    if not isinstance(values, Mapping):
-        raise BertsmithError(f"columns is {values!r}", "columns", 'give a mapping, such as {"text": "sentence"}')
+    check_class(values, Mapping, "columns")
     try:
         return Columns.from_json({**asdict(columns), **values})
     except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from pathlib import Path
 
@@ -73,12 +74,13 @@ def _of_corpus(
     if given:
         what = f"a corpus and {' and '.join(given)} exclude each other"
         raise BertsmithError(what, "corpus", "give a corpus and a recipe, or a task with its rows")
-    if student is None or (not isinstance(student, Recipe) and as_path(student, "student").is_dir()):
+    student = Path(student) if isinstance(student, os.PathLike) else student
+    if student is None or (isinstance(student, str | Path) and Path(student).is_dir()):
         what = "on a corpus the student is a recipe, which says what it learns from and for how long"
         raise BertsmithError(what, "student", f"give a YAML file, or one of: {', '.join(presets())}")
     if out is None:
         raise BertsmithError("there is no run folder", "out", "name one")
-    return student if isinstance(student, Recipe | str) else as_path(student, "student"), out
+    return student, out
 
 
 def distill_settings(task: str) -> DistillSettings:
