@@ -213,6 +213,7 @@ TAKING_OTHERS: dict[str, Callable[[Path, Any], object]] = {
     "options of export": lambda folder, given: export(folder, folder / "run", given),
     "rows of predict": lambda folder, given: predict_file(folder, "a.csv", folder / "run.csv", rows=given),
     "rows of embed": lambda folder, given: embed_file(folder, "a.csv", folder / "run.npy", rows=given),
+    "vectors of embed": lambda folder, given: embed_file(folder, "a.csv", folder / "run.npy", vectors=given),
     "vectors of Embedder": lambda folder, given: bertsmith.Embedder(folder, vectors=given),
     "columns of Embedder": lambda folder, given: bertsmith.Embedder(folder, columns=given),
     "columns of Predictor": lambda folder, given: bertsmith.Predictor(folder, columns=given),
@@ -222,7 +223,7 @@ TAKING_OTHERS: dict[str, Callable[[Path, Any], object]] = {
 @pytest.mark.parametrize("what", TAKING_OTHERS)
 def test_options_of_another_class_are_refused(what: str, model: Path):
     name = what.split()[0]
-    for given in (["epochs"], Where()):
+    for given in (["epochs"], [], Where()):
         with pytest.raises(BertsmithError) as raised:
             TAKING_OTHERS[what](model, given)
         assert raised.value.what.startswith(f"{name} is {given!r}, and not a ")
@@ -236,6 +237,8 @@ def test_a_student_has_settings_of_distillation(model: Path):
     assert raised.value.fix.startswith("give a bertsmith.tasks.settings.DistillSettings")
     with pytest.raises(BertsmithError, match="and there is no teacher"):
         bertsmith.finetune("classify", model, ROWS, ROWS, settings=DistillSettings())
+    with pytest.raises(BertsmithError, match="and there is no teacher"):
+        plan_finetuning("classify", model, RowsOfRun(), Where(), DistillSettings())
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,13 @@ import torch
 import bertsmith
 from bertsmith.base import fp32_products
 from bertsmith.base.errors import BertsmithError
+from bertsmith.model.cpu import library
 from bertsmith.tasks import finetune as finetune_module
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.training import pretrain as pretrain_module
 from bertsmith.training.check import check_pretraining
+from bertsmith.training.plan import plan_pretraining
+from bertsmith.training.planning.where import Where
 from bertsmith.training.run import only_training
 from made_rows import QUICK, made_model, rows
 from made_runs import corpus, small_recipe, weights
@@ -47,6 +50,7 @@ def test_one_run_at_a_time_trains_in_a_process(model: Path, tmp_path: Path) -> N
         lambda: bertsmith.finetune("classify", model, rows(32, 1), rows(16, 2), out, settings=QUICK),
         lambda: bertsmith.distill(model, RECIPE, out, corpus=corpus()),
         lambda: check_pretraining(RECIPE, corpus(), out),
+        lambda: plan_pretraining(RECIPE, corpus(), Where("cpu")),
     ]
     with only_training(), ThreadPoolExecutor(1) as other:
         for run in runs:
@@ -76,6 +80,18 @@ def test_whatever_ends_a_run_lets_the_next_one_train(
     assert torch.get_default_dtype() == dtype
     with only_training():
         pass
+
+
+def test_what_fails_before_it_trains_leaves_no_kernels_on(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise BertsmithError("such as a damaged checkpoint")
+
+    monkeypatch.setattr(pretrain_module, "newest_checkpoint", fails)
+    with pytest.raises(BertsmithError, match="damaged"):
+        trained(tmp_path / "run")
+    assert not library.is_loaded()
 
 
 @pytest.mark.parametrize(("products", "tf32"), [("none", True), ("bf16", False)])

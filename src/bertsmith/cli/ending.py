@@ -40,8 +40,8 @@ def tell(error: BaseException, debug: bool = False) -> tuple[int, str]:
     if isinstance(error, PermissionError) and error.filename is not None:
         fix = "fix its permissions, or name what you may read and write"
         error = BertsmithError(f"this cannot be read or written ({error.strerror})", error.filename, fix)
-    if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:  # a file is named elsewhere
-        where = "standard output, or shared memory: the system does not say"
+    if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
+        where = "standard output, shared memory or a file: the system does not say"
         error = BertsmithError(
             f"could not write: {error.strerror}", where, "free some space, or write to another place"
         )

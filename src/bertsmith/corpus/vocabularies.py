@@ -82,7 +82,7 @@ def make_vocabulary(
     sources without text, a size without room, a folder that holds anything, and a disk that refuses.
     """
     check_class(options, VocabularyOptions, "options")
-    options, out = options or VocabularyOptions(), Path(out)
+    options, out = options or VocabularyOptions(), files.as_path(out, "out")
     options.check()
     _check_free(out)
     base = options.extend or options.reuse

@@ -80,10 +80,11 @@ def download(
     check_class(options, DownloadOptions, "options")
     options = options or DownloadOptions()
     options.check()
+    out = files.as_path(out, "out")
     entries, folders = entries_of(name), []
     _check_used(name, entries, options)
     for entry in entries:
-        folder = Path(out) / entry.folder.format(**options.names)
+        folder = out / entry.folder.format(**options.names)
         say(f"{entry.name}: {entry.what}; licence: {entry.licence}")
         if entry.note:
             say(f"  {entry.note}")

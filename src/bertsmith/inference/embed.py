@@ -115,8 +115,8 @@ class Embedder:
             return VectorModel(config, rules.pooling, compute, rules.unit)
 
         run_by = {"backend": backend, "device": device, "precision": precision}
-        self._model, self._runner, facts = ready_model(build, folder, (POOLER,), **run_by, budget_tokens=budget_tokens)
-        self.facts = {**facts, "budget_tokens": budget_tokens}
+        made = ready_model(build, folder, (POOLER,), **run_by, budget_tokens=budget_tokens)
+        self._model, self._runner, self.facts = made
 
     def __call__(self, texts: Sequence[Row | str] | Row | str) -> Vectors:
         """The vectors of texts, or of rows with the column of the text, in their order: fp32[N, H]; one text, or one

@@ -53,6 +53,7 @@ def embed_file(
     columns: in place of the model's. Raises BertsmithError for files and rows that cannot be used, and names these.
     """
     check_class(rows, RowOptions, "rows")
+    check_class(loading.get("vectors"), VectorOptions, "vectors")
     rows = rows or RowOptions()
     options = model.options if isinstance(model, Embedder) else loading.get("vectors") or VectorOptions()
     check_embedding_file(out, bool(options.layers))

@@ -123,8 +123,9 @@ class _Csv:
         header = _csv_line([*self._names, *cells])
         if set(row) != set(self._names) or (self._account.header and header != self._account.header):
             raise BertsmithError("this row has other columns than the first one", where, "write to a .jsonl file")
-        check_line(where, header)
-        self._account.header = header
+        if not self._account.header:
+            check_line(where, header)
+            self._account.header = header
         return _csv_line([*(_cell(where, row[name]) for name in self._names), *cells.values()])
 
 

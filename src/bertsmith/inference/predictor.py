@@ -15,7 +15,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import say
-from bertsmith.inference.backends.model import check_count, ready_model
+from bertsmith.inference.backends.model import count_of, ready_model
 from bertsmith.tasks.embedding.folders import read_max_length, read_sentence_config
 from bertsmith.tasks.kinds.likelihood import Likelihood
 from bertsmith.tasks.kinds.masked_words import MaskedWords
@@ -79,8 +79,7 @@ class Predictor:
         if kind is None:
             what = f"this folder holds {architecture_of(config)}, which predicts nothing by itself"
             raise BertsmithError(what, folder, "fine-tune it first; `bertsmith embed` gives vectors of texts")
-        most = FolderFacts.top if top is None else top
-        check_count("top", most)
+        most = FolderFacts.top if top is None else count_of("top", top)
         about = FolderFacts(config, trained.values, self.tokenizer, most, read_sentence_config(folder))
         try:
             self._task: Answering = kind.of_folder(about)
@@ -92,7 +91,7 @@ class Predictor:
         self._model, self._runner, facts = ready_model(
             self._task.build, folder, kind.may_be_fresh, **run_by, budget_tokens=budget_tokens
         )
-        self.facts = {**facts, "top": most, "budget_tokens": budget_tokens}
+        self.facts = {**facts, "top": most}
 
     def __call__(self, rows: Sequence[Row | str] | Row | str) -> list[Prediction]:
         """The predictions of the rows, in their order. A row is a text, or a mapping with the texts' columns; a single

@@ -101,14 +101,14 @@ class PretrainingModel(nn.Module):
     def masked_logits(self, hidden: Tensor, masked_positions: Tensor, filled: bool = False) -> Tensor:
         """Scores of every piece at the masked slots only: hidden[T, H], int64[M] -> [M, V]; filled: see MaskedHead.
 
-        Raises BertsmithError for other shapes; and for positions that are no slots, but not on a GPU, where looking at
-        them would wait for it.
+        Raises BertsmithError for other shapes; and for positions that are no slots, on a CPU alone, as a GPU would be
+        waited for.
         """
         if hidden.ndim != 2 or masked_positions.ndim != 1:
             what = f"hidden states of shape {list(hidden.shape)} and positions of shape {list(masked_positions.shape)}"
             fix = "give states of shape [T, H], of padded rows [B * L, H], and positions of shape [M]"
             raise BertsmithError(what, "the masked positions", fix)
-        if not hidden.is_cuda and not torch.compiler.is_compiling():
+        if hidden.device.type == "cpu" and not torch.compiler.is_compiling():
             check_slots(masked_positions, len(hidden))
         masked = in_dtype(hidden[masked_positions], self.encoder.compute)
         logits: Tensor = self.masked_head(masked, self.encoder.embeddings.word.weight, filled)

@@ -125,7 +125,7 @@ def table_rows(
     lines: Iterable[tuple[int, bytes]], cells: str, strict: bool = False, blank: bool = False
 ) -> Iterator[Row[list[str]]]:
     """The rows of lines with the byte that each begins at, but for a line as `named_separator` reads at the beginning
-    of the file. blank: a blank line before a row is one without cells; others are not given.
+    of the file. blank: a blank line is a row without cells; otherwise it is not given.
 
     cells: what separates the cells, followed by what quotes them where they may be quoted. strict: text behind a
     closing quote is a fault. A quote that is never closed costs its line alone. Bytes that are not UTF-8 stand in the
@@ -133,7 +133,6 @@ def table_rows(
     """
     feed = _Feed(lines, cells)
     reader = _reader(feed, cells, strict)
-    held: list[Row[list[str]]] = []
     while True:
         feed.next_row()
         fault, row = "", None
@@ -149,10 +148,8 @@ def table_rows(
         if feed.unfinished:
             fault, size_bytes = OPEN_QUOTE, feed.back_to_second_line()
         if blank and not fault and not row:
-            held.append(Row(feed.begin, line, bytes(feed.row), size_bytes, []))
+            yield Row(feed.begin, line, bytes(feed.row), size_bytes, [])
         elif fault or row:
-            yield from held
-            held.clear()
             yield Row(feed.begin, line, bytes(feed.row), size_bytes, None if fault else row, fault, "", feed.is_utf8)
 
 

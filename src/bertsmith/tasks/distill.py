@@ -62,7 +62,7 @@ def distill(
     if shape is None and student is not None and not isinstance(student, Recipe):
         model = as_path(student, "student")
     named = {"teacher": str(teacher), **({"student": _name(student)} if shape is not None else {})}
-    settings = settings or distill_settings(task)
+    settings = distill_settings(task) if settings is None else settings
     asked = Asked(task, model, given, Taken(data), settings, teacher, shape, student is None, named)
     return tune(asked, None if out is None else as_path(out, "out"), resume)
 

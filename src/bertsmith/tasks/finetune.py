@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base import files, ranks
-from bertsmith.base.errors import BertsmithError, check_class
+from bertsmith.base.errors import check_class
 from bertsmith.base.files import StrPath, as_path
 from bertsmith.base.log import say
 from bertsmith.base.ranks.together import together
@@ -32,7 +32,7 @@ from bertsmith.tasks.nvidia_results import nvidia_scores
 from bertsmith.tasks.reading.records import Source
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.tasks.sequences import load_tokenizer
-from bertsmith.tasks.settings import DistillSettings, FinetuneSettings
+from bertsmith.tasks.settings import DistillSettings, FinetuneSettings, check_settings
 from bertsmith.tasks.task import Task
 from bertsmith.training.agreement import agree, code_facts
 from bertsmith.training.loop import run_stages
@@ -118,10 +118,7 @@ class Asked:
 def tune(asked: Asked, out: Path | None, resume: bool) -> FinetuneResult:
     """The run of `finetune`, with a teacher or without one. Raises as that."""
     ranks.check_joined()
-    check_class(asked.settings, FinetuneSettings if asked.teacher is None else DistillSettings, "settings")
-    if asked.teacher is None and isinstance(asked.settings, DistillSettings):
-        fix = "give a FinetuneSettings, or call distill with a teacher"
-        raise BertsmithError("settings is a DistillSettings, and there is no teacher", "settings", fix)
+    check_settings(asked.settings, has_teacher=asked.teacher is not None)
     with only_training(), Events() as events:
         return _tune(asked, out, resume, events)
 

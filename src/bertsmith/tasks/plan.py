@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bertsmith.base.errors import BertsmithError, check_class
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath
 from bertsmith.model.config import BertConfig
 from bertsmith.optim.adamw import AdamW
@@ -21,7 +21,7 @@ from bertsmith.tasks.chosen import chosen
 from bertsmith.tasks.examples import check_sources, read_records, warn_of_few_rows
 from bertsmith.tasks.reading.records import Record, Source
 from bertsmith.tasks.sequences import load_tokenizer
-from bertsmith.tasks.settings import CURVE_SHARES, FinetuneSettings
+from bertsmith.tasks.settings import CURVE_SHARES, FinetuneSettings, check_settings
 from bertsmith.tasks.task import Examples, Task
 from bertsmith.training.here import Here
 from bertsmith.training.planning.cost import Batch, Exchange, is_half
@@ -32,6 +32,7 @@ from bertsmith.training.planning.on_gpus import GpuCosts
 from bertsmith.training.planning.plan import Asked, Costs, Plan, make_plan
 from bertsmith.training.planning.where import Where
 from bertsmith.training.planning.work import Lengths, Work, even_cut
+from bertsmith.training.run import only_training
 from bertsmith.weights.huggingface import model_folder, read_config
 
 _SAMPLE_ROWS = 2000
@@ -84,7 +85,7 @@ def plan_finetuning(
 
     task, model, rows, settings: as of `finetune`. Raises BertsmithError for what that would refuse.
     """
-    check_class(settings, FinetuneSettings, "settings")
+    check_settings(settings, has_teacher=False)
     if settings is not None and settings.side_by_side and where.gpus > 1:
         what = "a plan has all GPUs train one seed after the other, not seeds side by side"
         fix = "plan one training, with --gpus 1 and without --seeds; so many GPUs do so many of them at a time"
@@ -107,7 +108,8 @@ def plan_finetuning(
         measuring = Measuring(
             config, here.device, {work.name: lengths}, None, "adamw", lambda made: AdamW(optimizer(made))
         )
-        costs = measure(measuring, where.gpus, here.base)
+        with only_training():
+            costs = measure(measuring, where.gpus, here.base)
     size = parameters(config, classes=max(2, len(read.task.counts or ())))
     held = Held(config, size, is_half(precision), where.on_cpu, lamb=False)
     asked = Asked(

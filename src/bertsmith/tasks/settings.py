@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from bertsmith.base.errors import BertsmithError, TypeChecked
+from bertsmith.base.errors import BertsmithError, TypeChecked, check_class
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.sampling import Sampling
 
@@ -268,6 +268,14 @@ class DistillSettings(FinetuneSettings):
         if self.augment and not (self.label_augmented or self.logits_weight or self.hidden_weight):
             what = "nothing would be learned from the made rows: they have no label, and the teacher no weight"
             raise BertsmithError(what, where, "set label_augmented, or a weight of the teacher's")
+
+
+def check_settings(settings: object, has_teacher: bool) -> None:
+    """Raises BertsmithError where settings are neither None nor those of a run with a teacher, or without one."""
+    check_class(settings, DistillSettings if has_teacher else FinetuneSettings, "settings")
+    if isinstance(settings, DistillSettings) and not has_teacher:
+        fix = "give a FinetuneSettings, or call distill with a teacher"
+        raise BertsmithError("settings is a DistillSettings, and there is no teacher", "settings", fix)
 
 
 def changed_columns(columns: Columns, others: Columns) -> list[str]:

@@ -27,7 +27,6 @@ from bertsmith.batches.packing import PretrainBatch
 from bertsmith.batches.samples import OneShard
 from bertsmith.batches.steps import build_batch
 from bertsmith.corpus.shards import Corpus
-from bertsmith.model.cpu.prepare import end_training
 from bertsmith.model.flop import step_flop
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.recipes.schema import Phase, Recipe
@@ -124,10 +123,7 @@ def check_pretraining(
     recipe = work.recipe
     with only_training():
         device, _ = start_device(recipe.device, recipe.precision, recipe.compile != "false", {}, out)
-        try:
-            return _checked(work, device, out)
-        finally:
-            end_training()
+        return _checked(work, device, out)
 
 
 def _checked(work: Work, device: Device, out: Path) -> Checked:

@@ -122,8 +122,9 @@ def _timed(recipe: Recipe, plan: Plan) -> list[Work]:
 
 
 def _cpu_costs(here: Here, recipe: Recipe, config: BertConfig, lengths: dict[str, Lengths], ranks: int) -> Costs:
-    """Measured now."""
+    """Measured now, which a run in another thread would disturb, and be disturbed by."""
     from bertsmith.training.planning.on_cpu import Measuring, measure
+    from bertsmith.training.run import only_training
     from bertsmith.training.work import optimizer_of
 
     if recipe.compile == "true":
@@ -136,7 +137,8 @@ def _cpu_costs(here: Here, recipe: Recipe, config: BertConfig, lengths: dict[str
         recipe.optimizer.name,
         lambda model: optimizer_of(recipe, model, here.device),
     )
-    return measure(measuring, ranks, here.base)
+    with only_training():
+        return measure(measuring, ranks, here.base)
 
 
 def _here(recipe: Recipe) -> Here:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,8 +50,9 @@ def only_training() -> Iterator[None]:
     """A block that trains, as no other thread does meanwhile: dropout draws from PyTorch's one generator.
 
     What a program may have set in PyTorch is as training needs it: gradients are computed, and numbers are fp32 where
-    no dtype is named. When the block ends that is as it was, and so are the generator's state (of a GPU: see
-    `trainer_of`) and how fp32 products are made. Raises BertsmithError where another run trains in this process.
+    no dtype is named, which other threads see too. When the block ends that is as it was, and so are the generator's
+    state (of a GPU: see `trainer_of`) and how fp32 products are made, and this thread uses no C++ kernels any more.
+    Raises BertsmithError where another run trains in this process.
     """
     if not _training.acquire(blocking=False):
         fix = "wait until that one has ended, or train in another process"
@@ -63,6 +64,7 @@ def only_training() -> Iterator[None]:
         with torch.inference_mode(False), torch.random.fork_rng([]), fp32_products.kept():
             yield
     finally:
+        end_training()
         torch.set_default_dtype(dtype)
         _training.release()
 
@@ -191,7 +193,7 @@ def trainer_of(
     traces: list[Trace] = []
     with ExitStack() as ends:
         ends.callback(end_training)
-        ends.enter_context(torch.random.fork_rng([] if settings.device.is_cpu else [settings.device.torch_device]))
+        ends.callback(_putting_back(settings.device))
         # Also while the last checkpoint is being written.
         stop = SharedStop(ends.enter_context(stop_on_signals()))
 
@@ -232,6 +234,20 @@ def trainer_of(
         ends.callback(facts.events.hold_step)
         yield trainer
         stop.finish()
+
+
+def _putting_back(device: Device) -> Callable[[], None]:
+    """Puts back the present random state of a GPU."""
+    if device.is_cpu:
+        return nothing  # `only_training` does
+    state = torch.cuda.get_rng_state(device.torch_device)
+
+    def put_back() -> None:
+        # After a recording of a CUDA graph that broke off it may be refused, and that error is the one to be seen.
+        with suppress(RuntimeError):
+            torch.cuda.set_rng_state(state, device.torch_device)
+
+    return put_back
 
 
 def _metrics_file(folder: Path, facts: RunFacts, settings: TrainerSettings) -> MetricsFile:

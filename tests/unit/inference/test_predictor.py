@@ -138,7 +138,9 @@ def test_an_option_of_another_kind_is_named(masks, option):
     with pytest.raises(BertsmithError, match=f"^{name} ") as caught:
         Predictor(masks, **{"device": "cpu", **option})
     assert caught.value.fix
-    assert Predictor(masks, "cpu", top=np.int64(1), budget_tokens=np.int64(64))(["a [MASK]"])
+    found = Predictor(masks, "cpu", top=np.int64(1), budget_tokens=np.int64(64))
+    assert found(["a [MASK]"])
+    assert json.dumps(found.facts), "which a file of answers records"
 
 
 def test_a_bare_encoder_predicts_nothing_and_says_so(tmp_path, tokenizer):

@@ -25,16 +25,19 @@ class Work(PartWork):
         return b""
 
 
-@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("ends", ["before", "while a model fails", "with what it was told unread"])
 def test_a_worker_that_nobody_hears_any_more_ends_without_an_error(
-    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bertsmith.inference.parts.workers.start_worker", lambda: None)
     ours, theirs = multiprocessing.Pipe()
-    ours.close()  # as where another worker has died
+    if ends.startswith("with"):
+        monkeypatch.setattr(_Log, "only_warnings", lambda _: ours.close())
+    else:
+        ours.close()  # as where another worker has died
 
     def load(device: str) -> PartWork:
-        if fails:
+        if ends.startswith("while"):
             raise BertsmithError("this model cannot be loaded")
         return Work()
 

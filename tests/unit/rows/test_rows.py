@@ -49,7 +49,7 @@ def test_rows_of_a_table_know_their_lines_past_quoted_line_breaks_and_faults() -
     assert rows[5].size_bytes == len(b'"open\n')
     content = b"\na,b\n\r\nc,d\n\n\n"
     blank = list(table_rows(lines(content), ',"', blank=True))
-    assert places(content, blank) == [(1, []), (2, ["a", "b"]), (3, []), (4, ["c", "d"])], "none at the end"
+    assert places(content, blank) == [(1, []), (2, ["a", "b"]), (3, []), (4, ["c", "d"]), (5, []), (6, [])]
     assert [row.cells for row in table_rows(lines(b'"behind"it,z\n'), ',"')] == [["behindit", "z"]], "not strict"
 
 

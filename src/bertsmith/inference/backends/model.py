@@ -87,19 +87,20 @@ def ready_model(
     device: str = "auto",
     precision: str = "auto",
     budget_tokens: int = 8192,
-) -> tuple[nn.Module, Runner, dict[str, str]]:
-    """The model of a folder on its device, how it is run, and by what: engine, device and precision. build,
+) -> tuple[nn.Module, Runner, dict[str, str | int]]:
+    """The model of a folder on its device, how it is run, and by what: engine, device, precision and budget. build,
     may_be_fresh: as for `load_model`.
 
     Raises BertsmithError for an engine with a precision or a device that it does not have, for a folder that it cannot
     run, and for a budget that is no whole number from 1.
     """
-    check_count("budget_tokens", budget_tokens)
+    budget_tokens = count_of("budget_tokens", budget_tokens)
     chosen = chosen_engine(folder, backend, device, precision)
     if isinstance(chosen, Device):
         model = load_model(lambda config: build(config, chosen.compute), folder, may_be_fresh)
         facts = {"backend": backend, "device": chosen.torch_device.type, "precision": chosen.precision}
-        return _on_device(model, chosen), Runner(chosen.torch_device, budget_tokens), facts
+        runner = Runner(chosen.torch_device, budget_tokens)
+        return _on_device(model, chosen), runner, facts | {"budget_tokens": budget_tokens}
     run = open_graph(chosen)
     with shapes_only():
         model = build(read_config(folder), None)
@@ -110,13 +111,15 @@ def ready_model(
         )
         raise BertsmithError(what, folder, fix)
     runner = Runner(torch.device("cpu"), min(budget_tokens, _MOST_TOKENS))
-    return GraphModel(run, model), runner, {"backend": backend, "device": "cpu", "precision": chosen.precision}
+    facts = {"backend": backend, "device": "cpu", "precision": chosen.precision}
+    return GraphModel(run, model), runner, facts | {"budget_tokens": budget_tokens}
 
 
-def check_count(name: str, value: object) -> None:
-    """Raises BertsmithError for what is no whole number from 1."""
+def count_of(name: str, value: object) -> int:
+    """A whole number from 1, of NumPy too, as Python's. Raises BertsmithError for anything else."""
     if type(value) is bool or not isinstance(value, Integral) or value < 1:
         raise BertsmithError(f"{name} is {value!r}", name, "use a whole number from 1")
+    return int(value)
 
 
 def chosen_engine(folder: Path, backend: str, device: str, precision: str) -> Device | Graph:

@@ -213,7 +213,7 @@ def _serve(pipe: Connection, load: Load, device: str, folder: PartsFolder, on_er
     """Loads the model, says how its rows are read, and answers parts until there are none, or nobody reads them."""
     start_worker()
     logs.configure()
-    with suppress(EOFError, BrokenPipeError):
+    with suppress(EOFError, ConnectionError):
         try:
             work = load(device)
         except Exception as error:

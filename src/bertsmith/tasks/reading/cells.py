@@ -5,24 +5,33 @@ from __future__ import annotations
 import ast
 import json
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from bertsmith.rows.json_lines import RepeatedKey, each_once
 
 # What numpy writes around the values of an array, and what stands between two of them.
 _ARRAY = re.compile(r"\barray\((?=\[)|(?<=\])(, dtype=\w+)?\)")
 _GAP = re.compile(r"(?<=['\"\d\]}])\s+(?=['\"\d\[{-])")
+_ESCAPE = re.compile(r"\\.", re.DOTALL)
+_LONGEST_SHOWN = 1 << 14
+"""Characters of a cell that Python's parser is given: it takes half a KB of memory for each, and a server's rows come
+here too."""
 
 
 def listed_in(cell: Any, column: str, *kinds: type) -> Any:
     """What a cell has where a list or an object is wanted. A text that holds one as JSON is that, any other one stays,
-    and so does a list with parts of other kinds, if kinds are given: a text may begin like JSON. ValueError for one as
-    Python shows it."""
-    held, shown = held_as_json(cell), None
-    if held is None:
-        shown = shown_by_python(cell)
+    and so does a list without a part of these kinds, if kinds are given: a text may begin like JSON. ValueError for one
+    as Python shows it, and for an object with a key twice."""
+    try:
+        held = held_as_json(cell)
+    except RepeatedKey as error:
+        raise ValueError(f"column '{column}' holds an object that has the key '{error}' twice") from error
+    shown = shown_by_python(cell) if held is None else None
     found = held if shown is None else shown
-    if found is None or (kinds and isinstance(found, list) and not all(isinstance(each, kinds) for each in found)):
+    if isinstance(found, list) and found and kinds and not any(isinstance(each, kinds) for each in found):
+        found = None
+    if found is None:
         return cell
     if shown is not None:
         raise ValueError(f"column '{column}' holds a list or an object as Python shows it; write it as JSON")
@@ -30,32 +39,36 @@ def listed_in(cell: Any, column: str, *kinds: type) -> Any:
 
 
 def held_as_json(cell: Any) -> list[Any] | dict[str, Any] | None:
-    """The list or the object that a text holds as JSON; None for anything else."""
+    """The list or the object that a text holds as JSON; None for anything else. Raises RepeatedKey."""
     if not isinstance(cell, str) or not cell.lstrip().startswith(("[", "{")):
         return None
     try:
-        found: list[Any] | dict[str, Any] = json.loads(cell)
+        found: list[Any] | dict[str, Any] = json.loads(cell, object_pairs_hook=each_once)
+    except RepeatedKey:
+        raise
     except (ValueError, RecursionError):
         return None
     return found
 
 
 def shown_by_python(cell: Any) -> list[Any] | dict[Any, Any] | None:
-    """About the list or the object that Python shows by a text, or numpy; None for anything else."""
+    """A guess at the list or the object whose `repr`, by Python or numpy, a text is: its parts and their types are
+    right, and texts among them only about right. None for anything else."""
     if not isinstance(cell, str) or not cell.lstrip().startswith(("[", "{", "array(")):
         return None
-    plain = _GAP.sub(", ", _ARRAY.sub("", cell.strip()))
+    if len(cell) > _LONGEST_SHOWN:
+        return None
+    plain = _ESCAPE.sub("x", _GAP.sub(", ", _ARRAY.sub("", cell.strip())))
     try:
-        with warnings.catch_warnings(action="ignore"):  # of escapes that Python does not have
-            found = ast.literal_eval(plain)
+        found = ast.literal_eval(plain)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
     return found if isinstance(found, list | dict) else None
 
 
 def with_values(rows: Sequence[Mapping[str, Any]], first: int) -> Sequence[Mapping[str, Any]]:
-    """Rows with lists and objects in place of the texts that hold or show them, to judge columns by. first: so many
-    rows say which columns have them: those where half of the texts do."""
+    """Rows with lists and objects in place of the texts that hold or show them, to judge columns by; in the columns
+    where at least half of the texts of the first rows do. first: how many rows these are."""
     cells: dict[str, list[Any]] = {}
     for row in rows[:first]:
         for name, cell in row.items():
@@ -69,6 +82,9 @@ def with_values(rows: Sequence[Mapping[str, Any]], first: int) -> Sequence[Mappi
 
 def _in(cell: Any) -> Any:
     """What a cell holds or shows, or the cell."""
-    held = held_as_json(cell)
+    try:
+        held = held_as_json(cell)
+    except RepeatedKey:  # told when the row is read
+        return cell
     held = shown_by_python(cell) if held is None else held
     return cell if held is None else held

@@ -247,14 +247,20 @@ def _lines_before_fault(raw: bytes) -> int:
 
 def _named(rows: Iterable[tuple[str, list[str], bytes]], file: _File, report: Report) -> Iterator[tuple[str, Row]]:
     """The rows of a table with the names of their columns. A blank line is a row with an empty cell where there is one
-    column; where there are several, and before the first row, it is passed over, and counted in the log."""
+    column; where there are several, and before the first row, it is passed over, and counted in the log. Those at the
+    end are no rows of either."""
     names: list[str] = []
-    passed_over = 0
+    passed_over, last, blank = 0, 0, list[str]()
     for where, cells, raw in rows:
         if not cells and len(names) != 1:
-            passed_over += 1
+            last += 1
             continue
-        cells = cells or [""]
+        if not cells:
+            blank.append(where)
+            continue
+        passed_over, last = passed_over + last, 0
+        yield from ((each, {names[0]: ""}) for each in blank)
+        blank.clear()
         if not names:
             names = cells if file.form.header else [str(number) for number in range(1, len(cells) + 1)]
             if len(set(names)) < len(names):

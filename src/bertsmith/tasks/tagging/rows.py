@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -144,25 +143,14 @@ def marked_spans(value: Any, text: str, column: str) -> list[Span]:
 
     None may be empty, or begin before or end behind the text, and no two may overlap.
     """
-    listed = _of_json(value, column)
+    listed = value.tolist() if hasattr(value, "tolist") else listed_in(value, column)
     if not isinstance(listed, list | tuple):
-        raise ValueError(f"column '{column}' holds {_shown(value)}, and not a list of spans")
+        raise ValueError(f"column '{column}' holds {_shown(value)}, and not a list of spans, or JSON of one")
     spans = [_span(each, text, column) for each in listed]
     if both := first_overlap(spans):
         first, second = (f"{text[span.start : span.end]!r} ({span.start} to {span.end})" for span in both)
         raise ValueError(f"two spans overlap: {first} and {second}; a word has one tag")
     return sorted(spans)
-
-
-def _of_json(value: Any, column: str) -> Any:
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise ValueError(f"column '{column}' holds text that is not JSON ({error})") from error
 
 
 def _span(value: Any, text: str, column: str) -> Span:

@@ -102,6 +102,18 @@ def test_other_texts_stay_as_they_are(cell):
     assert listed_in(cell, "label") == cell
 
 
+def test_a_list_with_one_part_of_a_kind_is_one_and_with_none_a_text():
+    assert listed_in('["EU", 2024]', "tokens", str) == ["EU", 2024], "which is refused by whoever wants words"
+    assert listed_in("[ 1 ]", "tokens", str) == "[ 1 ]", "three words"
+    with pytest.raises(ValueError, match="as Python shows it"):
+        listed_in("['it\\'s', 'a\\\\b', 'a\\d']", "tokens", str)
+
+
+def test_what_python_shows_is_looked_for_in_short_cells_alone():
+    long = "[" + "1," * 100_000 + "]"
+    assert listed_in(long, "tokens") == long
+
+
 def test_an_answer_may_be_an_interval():
     row = {"question": "Which?", "context": "It lies in [0, 1].", "answers": "[0, 1]"}
     assert [gold.text for gold in Qa.record(row, Columns(), True, "row 1").label] == ["[0, 1]"]

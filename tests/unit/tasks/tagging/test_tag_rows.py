@@ -86,7 +86,9 @@ def test_a_text_may_have_no_spans() -> None:
     ("value", "message"),
     [
         (None, "holds None, and not a list of spans"),
-        ("x", "text that is not JSON"),
+        ("x", "not a list of spans, or JSON of one"),
+        ("[{'start': 0, 'end': 3, 'label': 'x'}]", "as Python shows it; write it as JSON"),
+        ('[{"start": 0, "end": 3, "end": 4, "label": "x"}]', "has the key 'end' twice"),
         ("3", "not a list of spans"),
         ([{"start": 0, "end": 3}], "a span is"),
         ([3], "a span is"),
