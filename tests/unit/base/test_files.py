@@ -53,7 +53,6 @@ def test_what_is_no_path_is_named_by_its_argument(wrong):
         (lambda wrong, out: bertsmith.finetune("classify", out, [], [], 5), "out"),
         (lambda wrong, out: bertsmith.distill(wrong, None, out), "teacher"),
         (lambda wrong, out: bertsmith.distill(out, 5, out), "student"),
-        (lambda wrong, out: bertsmith.distill(out, 5, out, corpus=out), "student"),
         (lambda wrong, out: bertsmith.prepare(out, wrong), "out"),
         (lambda wrong, out: bertsmith.pretrain("bert-tiny", wrong, out), "corpus"),
         (lambda wrong, out: bertsmith.pretrain("bert-tiny", out, wrong), "out"),
