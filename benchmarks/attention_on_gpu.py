@@ -48,7 +48,10 @@ def microseconds(work: Callable[[], object]) -> float:
 
 
 def rows_of(name: str, dropout: float, device: str = "cuda", dtype: torch.dtype = torch.bfloat16) -> Iterator[Row]:
-    """A row of PyTorch's, where it has the dropout; then one of each of our kernels and ways to run it."""
+    """A row of PyTorch's, where it has the dropout; then one of each of our kernels and ways to run it, which says why
+    it "failed" where it did."""
+    from triton.runtime.errors import OutOfResources
+
     kind, sequences, longest = SETS[name]
     packed = Packed(Layout.from_lengths(lengths_of(kind, sequences, longest), longest), device)
     qkv = torch.randn(packed.tokens, 3, HEADS * WIDTH, device=device, dtype=dtype)
@@ -72,8 +75,9 @@ def rows_of(name: str, dropout: float, device: str = "cuda", dtype: torch.dtype 
             with mock.patch.object(attention, "how_to_run", return_value=how):
                 try:
                     taken = microseconds(partial(attention._run, kernel, arguments, HEADS))
-                except Exception as why:  # one way that cannot run ends no other; which it was is told
+                except (OutOfResources, RuntimeError) as why:  # of Triton's compiler, or of the GPU
                     print(f"{name}, {kernel}, {how}: {type(why).__name__}: {why}", flush=True)
+                    yield {**about, "kernel": kernel, **how, "failed": f"{type(why).__name__}: {why}"}
                     continue
             yield {**about, "kernel": kernel, **how, "us": taken}
 
@@ -121,10 +125,11 @@ def main() -> None:
     about = {"command": "python benchmarks/attention_on_gpu.py run", "gpu": torch.cuda.get_device_name()}
     about |= {"torch": torch.__version__, "machine": machine()}
     rows: list[Row] = []
+    failed: list[Row] = []
     for name, dropout in itertools.product(SETS, (0.0, 0.1)):
         for row in rows_of(name, dropout):
-            rows.append(row)
-            write_json(asked.out, {**about, "rows": rows})
+            (failed if "failed" in row else rows).append(row)
+            write_json(asked.out, {**about, "rows": rows, "failed": failed})
 
 
 if __name__ == "__main__":

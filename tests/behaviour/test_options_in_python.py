@@ -140,9 +140,10 @@ def test_numbers_of_numpy_paths_and_lists_are_kept_as_pythons(kind: type):
 
 
 def test_a_path_may_name_the_files_of_settings():
-    settings = FinetuneSettings(skip_bad_rows=Path("bad.jsonl"), learning_rate=1)  # type: ignore[arg-type]
-    assert settings.skip_bad_rows == "bad.jsonl"
-    assert PrepareOptions(exclude=["a.txt"]).exclude == (Path("a.txt"),)  # type: ignore[arg-type]
+    rows: Any = Path("bad.jsonl")
+    texts: Any = ["a.txt"]
+    assert FinetuneSettings(skip_bad_rows=rows, learning_rate=1).skip_bad_rows == "bad.jsonl"
+    assert PrepareOptions(exclude=texts).exclude == (Path("a.txt"),)
 
 
 def test_a_recipe_with_numbers_of_numpy_trains(tmp_path: Path):
@@ -192,12 +193,13 @@ def test_a_recipe_made_in_python_is_in_range(tmp_path: Path, values: dict[str, A
 def test_a_recipe_without_steps_and_what_is_none_are_refused(tmp_path: Path):
     with pytest.raises(BertsmithError, match="both phases have 0 steps"):
         pretrain(changed(**{"phase1.steps": 0, "phase2.steps": 0}), corpus(), tmp_path / "run")
-    for wrong in ({"seed": 1}, None):
+    others: list[Any] = [{"seed": 1}, None]
+    for wrong in others:
         with pytest.raises(BertsmithError, match="recipe is ") as raised:
-            pretrain(wrong, corpus(), tmp_path / "run")  # type: ignore[arg-type]
+            pretrain(wrong, corpus(), tmp_path / "run")
         assert "a Recipe" in raised.value.fix
     with pytest.raises(BertsmithError, match="recipe is "):
-        distill(tmp_path, {"seed": 1}, tmp_path / "run", corpus=corpus())  # type: ignore[arg-type]
+        distill(tmp_path, others[0], tmp_path / "run", corpus=corpus())
 
 
 ROWS = [{"text": "good", "label": "a"}, {"text": "bad", "label": "b"}]
@@ -232,8 +234,9 @@ def test_options_of_another_class_are_refused(what: str, model: Path):
 
 
 def test_a_student_has_settings_of_distillation(model: Path):
+    settings: Any = FinetuneSettings()
     with pytest.raises(BertsmithError, match=r"and not a DistillSettings") as raised:
-        bertsmith.distill(model, train=ROWS, dev=ROWS, settings=FinetuneSettings())  # type: ignore[arg-type]
+        bertsmith.distill(model, train=ROWS, dev=ROWS, settings=settings)
     assert raised.value.fix.startswith("give a bertsmith.tasks.settings.DistillSettings")
     with pytest.raises(BertsmithError, match="and there is no teacher"):
         bertsmith.finetune("classify", model, ROWS, ROWS, settings=DistillSettings())

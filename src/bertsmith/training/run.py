@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -243,9 +243,10 @@ def _putting_back(device: Device) -> Callable[[], None]:
     state = torch.cuda.get_rng_state(device.torch_device)
 
     def put_back() -> None:
-        # After a recording of a CUDA graph that broke off it may be refused, and that error is the one to be seen.
-        with suppress(RuntimeError):
+        try:
             torch.cuda.set_rng_state(state, device.torch_device)
+        except RuntimeError as error:  # after a recording of a CUDA graph that broke off, whose error is to be seen
+            warn(f"the random state of the GPU is not what it was before the run: {error}")
 
     return put_back
 
