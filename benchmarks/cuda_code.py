@@ -35,6 +35,8 @@ from torch._inductor.utils import get_fused_kernel_name
 from torch._inductor.virtualized import V
 from torch.utils._pytree import tree_map
 
+from bertsmith.training.pretraining.compiled import BY_RULE
+
 Backend = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
 Product = tuple[int, int, int, str, str]
 """m, n, k, the dtype, and what it is added to: "", "vector" or "matrix"."""
@@ -102,7 +104,8 @@ def cuda_graphs(run: Callable[[Backend], Any]) -> list[CudaGraph]:
         return lambda *_: [_any_values(each) for each in values]
 
     def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-        compiled: Callable[..., Any] = compile_fx.compile_fx(graph, inputs, inner_compile=inner)
+        settings = {"inner_compile": inner, "config_patches": BY_RULE}
+        compiled: Callable[..., Any] = compile_fx.compile_fx(graph, inputs, **settings)
         return compiled
 
     # Otherwise the backward pass is lowered at its first run, which does not come.

@@ -7,7 +7,7 @@ import importlib.util
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ def test_the_counts_of_a_block_and_nothing_left_patched(expected: Any) -> None:
     assert [graph.products.total() for graph in graphs[2:4]] == [4, 8]
     tokens, hidden = case.batches[0].layout.tokens, 64
     assert block.products[tokens, 3 * hidden, hidden, "bfloat16", "vector"] == 1
+    assert graphs[3].kernels["gelu_backward_sum_view"][0] == 1, "which sums the gradient of the bias too"
     # Of a block, bytes for each number of the hidden states: its input 2, queries, keys and values 6, what attention
     # gives 2, two sums 8 with masks 2, the first of them normalised 2, the inner map's output and its activation 16.
     # For each token: a number of each head, a mean and a deviation of each sum. And copies of matrices in bf16.
@@ -130,16 +131,33 @@ def test_the_generated_kernels_compile(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     cases = expected.cases(GpuSizes(models=("large",), lengths=(128,)))
     case = next(each for each in cases if each.attention_dropout == dropout)
-    graphs = expected.loss_graphs(case)
-    sources = dict(each for graph in graphs for each in _KERNEL.findall(graph.code))
-    assert len(sources) > 40
-    monkeypatch.setattr("torch._inductor.runtime.triton_helpers.set_driver_to_gpu", lambda: None)  # there is none
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for name, source in sources.items():
-        (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
-        kernel = getattr(importlib.import_module(name), name)
+    kernels = dict(generated(expected.loss_graphs(case), tmp_path, monkeypatch))
+    assert len(kernels) > 40
+    for name, kernel in kernels.items():
         for generation in GENERATIONS:
             assert machine_code(kernel, generation), (name, generation)
+
+
+def test_a_step_sums_in_blocks_that_no_stop_watch_chose(
+    expected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels of several configurations are timed on the GPU, and the fastest is taken: sums would be added otherwise
+    after a restart elsewhere."""
+    graphs = expected.loss_graphs(next(expected.cases(SIZES)))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # which configurations depend on
+    kernels = dict(generated(graphs, tmp_path, monkeypatch))
+    sums = {name: kernel for name, kernel in kernels.items() if not name.startswith("triton_poi_")}
+    assert len(sums) > 10
+    assert {name: len(kernel.configs) for name, kernel in sums.items()} == dict.fromkeys(sums, 1)
+
+
+def generated(graphs: Sequence[Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
+    """Inductor's kernels by their names, in Triton."""
+    monkeypatch.setattr("torch._inductor.runtime.triton_helpers.set_driver_to_gpu", lambda: None)  # there is none
+    monkeypatch.syspath_prepend(str(folder))
+    for name, source in dict(each for graph in graphs for each in _KERNEL.findall(graph.code)).items():
+        (folder / f"{name}.py").write_text(source, encoding="utf-8")
+        yield name, getattr(importlib.import_module(name), name)
         del sys.modules[name]
 
 

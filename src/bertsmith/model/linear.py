@@ -13,11 +13,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from bertsmith.model.activations import FUNCTIONS
+from bertsmith.model.activations import BACKWARD, FUNCTIONS
 from bertsmith.model.copies import are_gathered, compute_copy, plain_copy, to_save
 from bertsmith.model.cpu import kernels
 from bertsmith.model.cpu.library import can_take
 from bertsmith.model.cpu.products import transposed_product
+
+_ROWS = 128
+"""In a group of `_ActivatedInGraph`; slots of a compiled step are a multiple."""
 
 
 class Linear(nn.Linear):
@@ -46,6 +49,11 @@ def activated(x: Tensor, linear: Linear, activation: str) -> Tensor:
     """The activation of linear(x): x[T, in] -> [T, out] in the dtype of x. activation: a name in `FUNCTIONS`."""
     if x.ndim == 2 and is_plain(linear, x.dtype) and can_take(x, linear.bias):
         out: Tensor = _ActivatedProduct.apply(x, activation, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
+        return out
+    widens = linear.out_features > linear.in_features and x.ndim == 2 and len(x) % _ROWS == 0
+    if torch.compiler.is_compiling() and widens and is_plain(linear, x.dtype):
+        before = product(x, [linear.weight], [linear.bias.detach()])
+        out = _ActivatedInGraph.apply(before, linear.bias, activation)  # type: ignore[no-untyped-call]
         return out
     return FUNCTIONS[activation](linear(x))
 
@@ -114,6 +122,28 @@ class _ActivatedProduct(torch.autograd.Function):
         grad_before, grad_bias = kernels.activation_backward(gradient.contiguous(), before, ctx.activation)
         grad_x, grad_weight = _gradients(ctx.needs_input_grad, grad_before, x, *saved)
         return grad_x, None, None if grad_weight is None else grad_weight.to(ctx.dtype), grad_bias
+
+
+class _ActivatedInGraph(torch.autograd.Function):
+    """The activation of what a bias was added to, and that bias's gradient.
+
+    Inductor sums over rows while it computes the rows themselves only where both have the same loops, as here: groups
+    of rows, columns, rows of a group. Otherwise the sum reads again what was just written, the widest tensor there is.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, before: Tensor, bias: Tensor, activation: str) -> Tensor:
+        ctx.save_for_backward(before)
+        ctx.activation = activation
+        return FUNCTIONS[activation](before)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (before,) = ctx.saved_tensors
+        groups = (each.reshape(-1, _ROWS, each.shape[1]) for each in (gradient, before))
+        grad_before = BACKWARD[ctx.activation](*groups)
+        return grad_before.flatten(0, 1), grad_before.sum(1, dtype=torch.float32).sum(0), None
 
 
 def _gradients(

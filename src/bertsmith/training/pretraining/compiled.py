@@ -43,6 +43,9 @@ Compiler = str | Callable[[torch.fx.GraphModule, list[Tensor]], Callable[..., An
 Graphs = Literal["auto", "true", "false"]
 COMPILER: Compiler = "inductor"
 """PyTorch's compiler; another back-end can be given where graphs are to be seen and not to be fast."""
+BY_RULE = {"deterministic": True}
+"""Its settings. By itself it times some kernels that sum in blocks of several sizes, and takes the fastest: a sum would
+be added in another order after a restart elsewhere, or where its cache is gone (decision 011)."""
 
 
 def choose_compiled(setting: str, device: torch.device, sharded: bool = False) -> bool:
@@ -273,7 +276,8 @@ class _Program:
 
     def __init__(self, kind: str, work: Callable[..., Any], compiler: Compiler) -> None:
         self.graphs = 0
-        self._kind, self._compile = kind, torch._dynamo.lookup_backend(compiler)
+        found: Callable[..., Any] = torch._dynamo.lookup_backend(compiler)
+        self._kind, self._compile = kind, partial(found, config_patches=BY_RULE) if compiler == COMPILER else found
         assert isinstance(work, FunctionType)
         # PyTorch counts compilations, and gives up after some, by code object: each program gets one of its own.
         own = FunctionType(

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch._functorch.config as functorch_config
 from torch._dynamo.utils import counters
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertsmith.base.errors import BertsmithError
@@ -22,6 +23,8 @@ from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
 from bertsmith.batches.shapes import FixedShapes
 from bertsmith.batches.steps import Step, StepBuilder, held_out_batches
+from bertsmith.model.activations import FUNCTIONS
+from bertsmith.model.linear import Linear, activated
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.optim.groups import parameter_groups
@@ -213,6 +216,29 @@ def test_the_real_compiler_makes_kernels_with_the_results_of_the_eager_step(
     expected = gradients(other)
     check_close(gradients(model), expected, 1e-4)
     assert all(expected[name].any() for name in expected if not name.endswith("key.bias"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("activation", FUNCTIONS)
+@pytest.mark.parametrize("frozen", [(), ("bias",), ("x", "weight")], ids=str)
+def test_a_compiled_map_and_its_activation_have_the_gradients_of_fp32(
+    activation: str, dtype: torch.dtype, frozen: tuple[str, ...]
+) -> None:
+    """In groups of rows, whose sums for the bias are added in fp32 and not rounded before."""
+    torch.manual_seed(0)
+    linear, x = Linear(8, 24), torch.randn(4 * 128, 8).to(dtype)
+    leaves = {"x": x, "weight": linear.weight, "bias": linear.bias}
+    for name, leaf in leaves.items():
+        leaf.requires_grad_(name not in frozen)
+    found = torch.compile(activated, backend=COMPILER, fullgraph=True, dynamic=False)(x, linear, activation)
+    exact = FUNCTIONS[activation](functional.linear(x.float(), linear.weight, linear.bias))
+    down = torch.randn_like(exact)
+    learnt = [leaf for name, leaf in leaves.items() if name not in frozen]
+    ours, theirs = torch.autograd.grad(found, learnt, down.to(dtype)), torch.autograd.grad(exact, learnt, down)
+    close = 1e-5 if dtype == torch.float32 else 0.1  # rounded to the other side of 0, some slopes of ReLU differ
+    for our, their, leaf in zip(ours, theirs, learnt, strict=True):
+        assert our.dtype == leaf.dtype
+        assert torch.linalg.vector_norm(our.float() - their.float()) < close * torch.linalg.vector_norm(their.float())
 
 
 def test_a_step_asks_the_device_nothing_and_draws_its_dropout_from_the_seed() -> None:
