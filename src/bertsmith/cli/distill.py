@@ -13,7 +13,7 @@ from bertsmith.cli.ranks import RankFlags, over_ranks, said_once_a_host
 from bertsmith.cli.train import LabelledFlags, task_flags
 from bertsmith.cli.verb import Call, Verb
 from bertsmith.recipes.flags import split_flags, wants_help
-from bertsmith.recipes.loader import FIELDS, load_recipe, presets
+from bertsmith.recipes.loader import load_recipe, presets
 from bertsmith.recipes.schema import Recipe
 
 _CORPUS = "--corpus"
@@ -98,10 +98,12 @@ def _on_corpus(call: Call) -> int:
 
 
 def _corpus_flags(call: Call) -> tuple[CorpusFlags, Recipe]:
-    overrides, own = split_flags(call.args, FIELDS)
+    overrides, own = split_flags(call.args, Recipe)
     if wants_help(call.args):
         own, overrides = ["--help"], {}
-    flags, _ = replace(call, args=own).read_with(CorpusFlags, load_recipe("bert-mini"))
+    numbers = load_recipe("bert-mini")
+    flags, unchanged = replace(call, args=own).read_with(CorpusFlags, numbers)
+    assert unchanged == numbers, "a flag of a recipe that `split_flags` left would be lost"
     if Path(flags.student).is_dir():
         what = "on a corpus the student is a recipe, which says what it learns from and for how long"
         raise BertsmithError(what, "--student", f"give a YAML file, or one of: {', '.join(presets())}")

@@ -14,7 +14,7 @@ from bertsmith.base.log import say
 from bertsmith.cli.ranks import RankFlags, over_ranks, said_once_a_host
 from bertsmith.cli.verb import Call, Verb
 from bertsmith.recipes.flags import split_flags, wants_help
-from bertsmith.recipes.loader import BUDGET, FIELDS, load_recipe, presets
+from bertsmith.recipes.loader import BUDGET, load_recipe, presets
 from bertsmith.recipes.schema import Recipe
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def refuse_another_model(init_from: Path | None) -> None:
 
 def given_fields(call: Call) -> list[str]:
     """The flags of a recipe's fields that the user gave, for `load_recipe`."""
-    return [f"--{name}={value}" for name, value in split_flags(call.args, FIELDS)[0].items()]
+    return [f"--{name}={value}" for name, value in split_flags(call.args, Recipe)[0].items()]
 
 
 class NamesRecipe(Protocol):
@@ -136,14 +136,16 @@ OfRecipe = TypeVar("OfRecipe", bound=NamesRecipe)
 
 def recipe_flags(call: Call, kind: type[OfRecipe], *, budget: bool = False) -> tuple[OfRecipe, Recipe]:
     """A verb's own flags, and the recipe with the values that flags give its fields. budget: as of `load_recipe`."""
-    _, own = split_flags(call.args, FIELDS)
+    _, own = split_flags(call.args, Recipe)
     named = next((token for token in own if token in presets() or _is_recipe_file(token)), None)
     if wants_help(call.args):  # with the numbers of the recipe, where one is named
         unnamed = f"Numbers are those of {_SHOWN}; name a preset or a file before --help for its own.\n\n"
         call = replace(call, description=("" if named else unnamed) + call.description)
         own = ["--help"]
     shown = named if named is not None and wants_help(call.args) else _SHOWN
-    flags, _ = replace(call, args=own).read_with(kind, load_recipe(shown, budget=budget))
+    numbers = load_recipe(shown, budget=budget)
+    flags, unchanged = replace(call, args=own).read_with(kind, numbers)
+    assert unchanged == numbers, "a flag of a recipe that `split_flags` left would be lost"
     return flags, load_recipe(flags.recipe, given_fields(call), budget=budget)
 
 

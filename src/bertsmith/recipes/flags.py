@@ -48,24 +48,40 @@ def named_by(token: str) -> str:
     return token[2:].split("=", 1)[0].replace("-", "_") if token.startswith("--") else ""
 
 
-def split_flags(args: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Takes the flags of one-valued fields out of `args`: ({dotted name: text}, the other arguments in order).
+def split_flags(args: Sequence[str], kind: type[Any]) -> tuple[dict[str, str], list[str]]:
+    """Takes the flags of a dataclass's one-valued fields out of `args`: ({dotted name: text}, the other arguments in
+    order).
 
-    The last of several equal flags counts. BertsmithError if a flag has no value after it.
+    A field that is True or False needs no value: --FIELD is true, --no-FIELD false, and so are --FIELD true and
+    --FIELD=false. The last of several equal flags counts. BertsmithError if another flag has no value after it.
     """
+    types = dict(leaves(kind))
+    opposites = {_opposite(name): name for name, hint in types.items() if hint is bool}
     taken: dict[str, str] = {}
     rest: list[str] = []
-    tokens = iter(args)
-    for token in tokens:
+    left = list(reversed(args))
+    while left:
+        token = left.pop()
         name = named_by(token)
-        if name not in names:
+        if name in opposites and "=" not in token:
+            taken[opposites[name]] = "false"
+        elif name not in types:
             rest.append(token)
-            continue
-        value = token.split("=", 1)[1] if "=" in token else next(tokens, None)
-        if value is None or named_by(value):
+        elif "=" in token:
+            taken[name] = token.split("=", 1)[1]
+        elif types[name] is bool:
+            taken[name] = left.pop() if left and left[-1].lower() in ("true", "false") else "true"
+        elif not left or named_by(left[-1]):
             raise BertsmithError(f"{flag(name)} has no value", token, f"write {flag(name)} VALUE")
-        taken[name] = value
+        else:
+            taken[name] = left.pop()
     return taken, rest
+
+
+def _opposite(name: str) -> str:
+    """The field name of the flag that sets a field to False."""
+    parent, _, last = name.rpartition(".")
+    return f"{parent}.no_{last}" if parent else f"no_{last}"
 
 
 def wants_help(args: Sequence[str]) -> bool:
@@ -142,8 +158,7 @@ def _flag_names(kind: type[Any]) -> Iterator[str]:
         yield name
         plain, *marks = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
         if plain is bool and tyro.conf.FlagCreatePairsOff not in marks:
-            parent, _, last = name.rpartition(".")
-            yield f"{parent}.no_{last}" if parent else f"no_{last}"
+            yield _opposite(name)
 
 
 def _plain(box: str) -> str:

@@ -76,7 +76,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, budg
         raise BertsmithError(what, BUDGET, "name another one, or give what training.budget.budget_recipe makes of it")
     where, text = _read(name_or_path)
     given = _flatten(_parse(text, where), where)
-    flags, stray = split_flags(overrides, FIELDS)
+    flags, stray = split_flags(overrides, Recipe)
     for token in stray:
         raise BertsmithError(f"'{token}' is not a field of a recipe", token, _nearest_flag(token))
     origins = {name: f"{where}, {name}" for name in given} | {name: flag(name) for name in flags}

@@ -27,7 +27,7 @@ from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import peak_flops, step_flop
 from bertsmith.recipes.flags import flag, split_flags
-from bertsmith.recipes.loader import BUDGET, FIELDS, load_recipe
+from bertsmith.recipes.loader import BUDGET, load_recipe
 from bertsmith.recipes.schema import Recipe
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _given(overrides: Sequence[str]) -> Recipe:
     given = load_recipe(BUDGET, overrides, budget=True)
     if not given.hours:
         raise BertsmithError("the preset budget needs the hours that training may take", "hours", "such as --hours 8")
-    flags = split_flags(overrides, FIELDS)[0]
+    flags = split_flags(overrides, Recipe)[0]
     for asked, needed, what in (
         (
             given.phase2.steps,
@@ -160,7 +160,7 @@ def _given(overrides: Sequence[str]) -> Recipe:
 def _chosen(given: Recipe, overrides: Sequence[str], speed: float, corpus: Path) -> Recipe:
     """speed: of all ranks together, in FLOP/s."""
     length, pieces = given.phase1.sequence_length, Corpus.open(corpus).special.vocabulary_size
-    asked = {name: int(value) for name, value in split_flags(overrides, FIELDS)[0].items() if name in _ASKED}
+    asked = {name: int(value) for name, value in split_flags(overrides, Recipe)[0].items() if name in _ASKED}
     counts = speed * 3600 * given.hours, length, pieces, given.masking.rate
     found = fitted(*counts)
     if asked:

@@ -150,7 +150,8 @@ def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
     files.write_json(folder / RUN_FILE, {**facts.identity, STARTED_ON: dict(facts.started_on)})
     files.write_text(folder / RECIPE_FILE, facts.recipe)
     done = position.step if position else 0
-    last = forget_after(folder / METRICS_FILE, done if position else -1, position is not None and position.unmeasured)
+    known = (done, position.unmeasured, position.pending) if position else (-1,)
+    last = forget_after(folder / METRICS_FILE, *known)
     if last > done:  # after a kill: a run that a signal stops saves first
         say(f"the records of the steps after {done:,}, up to {last:,}, are dropped: these steps are taken again")
 

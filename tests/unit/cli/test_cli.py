@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,13 @@ from bertsmith import __version__
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.cli import main
-from bertsmith.cli.verb import Verb
+from bertsmith.cli.distill import _corpus_flags
+from bertsmith.cli.train import PretrainFlags, recipe_flags
+from bertsmith.cli.verb import Call, Verb
 from bertsmith.cli.verbs import VERBS
+from bertsmith.recipes.flags import flag, leaves
+from bertsmith.recipes.loader import load_recipe, save_recipe
+from bertsmith.recipes.schema import Recipe
 
 
 def test_the_overview_lists_the_verbs_in_river_order(capsys):
@@ -65,6 +72,19 @@ def test_help_of_a_recipes_file_shows_its_numbers_and_without_one_says_whose_the
     assert "phase1.steps 1000" in said.err, "what a file leaves out is told with its value"
     assert main([verb, "--help"]) == 0
     assert "Numbers are those of bert-base-nvlamb" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("value", [True, False])
+@pytest.mark.parametrize("name", [name for name, kind in leaves(Recipe) if kind is bool])
+def test_a_switch_of_a_recipe_reaches_it(name, value, tmp_path):
+    """As the help has it, without a value."""
+    file = str(tmp_path / "other.yaml")
+    save_recipe(load_recipe("bert-tiny", [f"--{name}={not value}"]), Path(file))
+    switch = f"--{name}" if value else flag(re.sub(r"(\w+)$", r"no_\1", name))
+    call = Call("bertsmith pretrain", "", [file, "--corpus", "c", "--out", "o", switch])
+    assert attrgetter(name)(recipe_flags(call, PretrainFlags)[1]) is value
+    call = replace(call, args=["--teacher", "t", "--student", file, *call.args[1:]])
+    assert attrgetter(name)(_corpus_flags(call)[1]) is value
 
 
 def test_help_says_that_no_triton_server_has_run_an_export(capsys):

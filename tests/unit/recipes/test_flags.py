@@ -94,7 +94,25 @@ def test_help_shows_every_field_with_its_words(capsys):
     assert all(words in said for words in ("Example: verb x", "Where to.", "How fast.", "--inner.learning-rate"))
 
 
-def test_splitting_takes_named_flags_and_leaves_the_rest_in_order():
-    taken, rest = split_flags(["a", "--seed", "1", "--out", "b", "--seed=2", "--x.y-z=q=r"], ["seed", "x.y_z"])
-    assert taken == {"seed": "2", "x.y_z": "q=r"}
-    assert rest == ["a", "--out", "b"]
+def test_splitting_takes_the_flags_of_fields_and_leaves_the_rest_in_order():
+    taken, rest = split_flags(["a", "--inner.learning-rate", "1", "--to", "b", "--inner.learning_rate=q=r"], Verb)
+    assert taken == {"inner.learning_rate": "q=r"}
+    assert rest == ["a", "--to", "b"]
+
+
+@pytest.mark.parametrize(
+    ("args", "value", "left"),
+    [
+        (["--resume"], "true", []),
+        (["--no-resume"], "false", []),
+        (["--resume", "false"], "false", []),
+        (["--resume", "True", "a"], "True", ["a"]),
+        (["--resume", "a.yaml"], "true", ["a.yaml"]),
+        (["--resume", "--to", "b"], "true", ["--to", "b"]),
+        (["--resume=perhaps"], "perhaps", []),
+        (["--resume", "--no-resume"], "false", []),
+    ],
+    ids=" ".join,
+)
+def test_a_switch_needs_no_value_and_has_an_opposite(args, value, left):
+    assert split_flags(args, Verb) == ({"resume": value}, left)

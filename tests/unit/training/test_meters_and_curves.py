@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 import logging
 import struct
 import time
@@ -104,6 +105,20 @@ def test_a_log_that_is_gone_is_warned_of_when_a_run_goes_on(
     assert not caplog.records, "a run that begins has none"
     assert forget_after(tmp_path / "metrics.jsonl", 460) == 0
     assert "metrics.jsonl is not there: what was logged up to step 460 is lost" in caplog.text
+
+
+def test_a_log_that_ends_before_the_checkpoint_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one that was copied before the checkpoint, or put back from a copy."""
+    monkeypatch.setattr(logging.getLogger("bertsmith"), "propagate", True)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(record("train", step)) + "\n" for step in (10, 20, 30)), encoding="utf-8")
+    assert forget_after(path, 20) == 30
+    assert forget_after(path, 23, pending=3) == 20
+    assert not caplog.records
+    forget_after(path, 63, pending=3)
+    assert "what was logged of steps 21 to 60 is lost" in caplog.text
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:

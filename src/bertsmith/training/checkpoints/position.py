@@ -57,6 +57,11 @@ class Position:
         """All best weights that are kept."""
         return [*self.kept, *([] if self.best is None else [self.best])]
 
+    @property
+    def pending(self) -> int:
+        """How many steps no line of metrics holds yet."""
+        return int(self.since_log[-3]) if self.since_log else 0
+
 
 def step_folder(run: Path, step: int) -> Path:
     """Where the checkpoint of a step is written."""

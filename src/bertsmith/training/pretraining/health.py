@@ -37,7 +37,8 @@ VISIBLE_SHARE, VISIBLE_ACCURACY = 0.5, 0.9
 """The share of words to predict that stand in the input, and of those predicted right in training, from which on labels
 are visible. BERT's masking shows 10%."""
 MEMORISED_NATS, MEMORISED_LINES = 1.0, 5
-"""How far the masked-word loss in training, over so many lines, may be below that on held-out text."""
+"""How far the masked-word loss in training, over so many lines, may be below that on held-out text; above that of word
+frequencies nothing is known by heart."""
 REPEATED_SHARE = 0.3
 """The share of tokens in sentences that the corpus has had before, from which on text is repeated."""
 
@@ -170,7 +171,7 @@ class Health:
     def _memorised(self, record: Mapping[str, Any]) -> str:
         lines = self._lines[-MEMORISED_LINES:]
         loss = fmean(line["masked_loss"] for line in lines)
-        if loss >= record["masked_loss"] - MEMORISED_NATS:
+        if loss >= min(record["masked_loss"] - MEMORISED_NATS, record["unigram_loss"]):
             return ""
         return (
             f"up to step {record['step']:,} the masked-word loss is {loss:.3f} in training and "

@@ -46,7 +46,8 @@ class Meter:
         self._start, self._waited_at_start = time.perf_counter(), waited
 
     def state(self, waited_seconds: float) -> list[float]:
-        """What was added since the last reading, over all ranks, so that a resumed run's next record is the same."""
+        """What was added since the last reading, over all ranks, so that a resumed run's next record is the same.
+        The last three are the steps (`Position.pending`), seconds, and seconds of waiting."""
         seconds, waited = time.perf_counter() - self._start, waited_seconds - self._waited_at_start
         sums = sum_over_ranks(self._sums.clone()).tolist()
         return [*sums, -1.0 if self._sequences is None else self._sequences, float(self._steps), seconds, waited]
@@ -205,10 +206,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def forget_after(path: Path, step: int, unmeasured: bool = False) -> int:
+def forget_after(path: Path, step: int, unmeasured: bool = False, pending: int = 0) -> int:
     """Drops the records of later steps, which will be taken again, so that no step stands twice in `metrics.jsonl`.
 
-    unmeasured: the evaluation after the step itself will be done again, too. Returns the last step that had a record.
+    unmeasured: the evaluation after the step itself will be done again, too. pending: steps up to it that no line tells
+    of yet; others without a line are warned of. Returns the last step that had a record.
     """
     records = read_metrics(path)
     if path.exists():
@@ -219,6 +221,10 @@ def forget_after(path: Path, step: int, unmeasured: bool = False) -> int:
             if each["step"] <= (last if each["kind"] == "evaluation" else step) and each["kind"] not in ("final", "end")
         ]
         write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
+        told = max((each["step"] for each in kept if each["kind"] == "train"), default=0)
+        if told < step - pending:
+            lost = f"what was logged of steps {told + 1:,} to {step - pending:,} is lost"
+            warn(f"{path} ends before this checkpoint: {lost}, and totals of the run lack it")
     elif step > 0:
         warn(f"{path} is not there: what was logged up to step {step:,} is lost, and begins anew")
     return max((each["step"] for each in records), default=0)

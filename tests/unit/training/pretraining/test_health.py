@@ -101,6 +101,12 @@ def test_a_loss_above_guessing_needs_no_history() -> None:
     assert names(lines([7.0, GUESSING + 1, GUESSING + 5, GUESSING + 3])) == [(20, SPIKE), (40, DIVERGING)]
 
 
+def test_text_is_not_known_by_heart_where_frequencies_alone_are_not() -> None:
+    """As in a run that diverges, whose held-out loss is measured after its weights have gone wrong."""
+    assert not seen([*lines(flat(UNIGRAM + 0.1, 5)), evaluation(50, UNIGRAM + 4)])
+    assert names([*lines(flat(UNIGRAM - 1, 5)), evaluation(50, UNIGRAM + 4)]) == [(50, MEMORISED)]
+
+
 def flat(at: float, count: int = 30, noise: float = 0.03) -> list[float]:
     return [at + noise * each for each in np.random.default_rng(1).standard_normal(count)]
 
