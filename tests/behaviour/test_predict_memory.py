@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import queue
 import random
 import subprocess
 import sys
@@ -16,12 +17,20 @@ import torch
 
 from bertsmith import Embedder
 from bertsmith.base.device import choose_device
+from bertsmith.base.errors import BertsmithError
+from bertsmith.inference.embed import VectorOptions
+from bertsmith.inference.embed_file import embed_file
+from bertsmith.inference.parts.folder import PartsFolder
+from bertsmith.inference.parts.reading import PART_CHARACTERS, parts_of
+from bertsmith.inference.parts.run import RowOptions
+from bertsmith.inference.parts.stream import _Waiting
+from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.tasks.kinds.classify import Classify
 from bertsmith.tasks.kinds.pooled import Classifier, config_labels
-from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.reading.records import Columns, Record, RowReader
 from bertsmith.tasks.sequences import encode, load_tokenizer
 from bertsmith.tasks.task import Runner
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -34,6 +43,7 @@ CONFIG = BertConfig(
     intermediate_size=INNER, max_position_embeddings=40,
 )  # fmt: skip
 TEXTS = [" ".join(WORDS[number : number + 1 + 2 * number]) for number in range(9)]
+TOKENS = VectorOptions(layers=(-1,))
 MATRICES = {(WIDTH, WIDTH), (3 * WIDTH, WIDTH), (INNER, WIDTH), (WIDTH, INNER)}
 
 
@@ -89,6 +99,62 @@ def test_the_scores_are_those_of_wide_weights_to_the_bit(folder, precision, dtyp
     wide.encoder.keep_weights_once()
     assert wide.encoder.pooler.weight.dtype == dtype
     assert np.array_equal(runner.scores(wide, sequences), expected)
+
+
+def lines(texts: list[str]) -> str:
+    return "".join(json.dumps({"text": text}) + "\n" for text in texts)
+
+
+def test_parts_of_long_rows_have_fewer_rows(tmp_path):
+    source, short = tmp_path / "rows.jsonl", tmp_path / "short.jsonl"
+    broken, third = "{" * PART_CHARACTERS + "\n", "x" * (PART_CHARACTERS // 3)
+    source.write_text(lines([third] * 5 + ["short"] * 9) + broken + lines(["short"] * 3))
+    for on_error, expected in (("skip", [(0, 3), (3, 7), (10, 5), (15, 3)]), ("stop", [(0, 3), (3, 7), (10, 5)])):
+        parts = list(parts_of(source, Columns(), RowReader, 7, on_error))
+        assert [(part.first, len(part.rows)) for part in parts] == expected
+        assert [part.number for part in parts] == list(range(len(parts)))
+    short.write_text(lines(["short enough " * 100] * 5000))
+    assert [len(part.rows) for part in parts_of(short, Columns(), RowReader, 4096, "stop")] == [4096, 904]
+
+
+@pytest.mark.parametrize(("name", "workers"), [("out.jsonl", 1), ("out.jsonl", 2), ("tokens.jsonl", 1)])
+def test_parts_of_long_rows_are_continued_to_the_bytes_of_an_unbroken_run(name, workers, folder, tmp_path, monkeypatch):
+    """The lines of tokens have the number of their row in the file."""
+    source, out, whole = tmp_path / "rows.jsonl", tmp_path / name, tmp_path / f"whole-{name}"
+    source.write_text(lines([*TEXTS * 3, "", *TEXTS]))
+    monkeypatch.setattr("bertsmith.inference.parts.reading.PART_CHARACTERS", 150)
+
+    def work(to: Path, **options: object) -> None:
+        answered, more = (predict_file, {}) if name == "out.jsonl" else (embed_file, {"vectors": TOKENS})
+        answered(folder, source, to, rows=RowOptions(**options), device="cpu", precision="fp32", **more)
+
+    with pytest.raises(BertsmithError, match="empty"):
+        work(out, part_rows=8)
+    assert PartsFolder(out).finished_parts() > 27 / 8
+    made_from = PartsFolder(out).path / "made_from.json"
+    now = made_from.read_text()
+    made_from.write_text(json.dumps(json.loads(now) | {"part size": 8}))  # as it was when rows alone were counted
+    with pytest.raises(BertsmithError, match="another part size"):
+        work(out, part_rows=8, resume=True, on_error="skip")
+    made_from.write_text(now)
+    work(out, part_rows=8, resume=True, on_error="skip", workers=workers)
+    work(whole, part_rows=8, on_error="skip")
+    assert out.read_bytes() == whole.read_bytes()
+    if name == "tokens.jsonl":
+        places = [json.loads(line)["linex_index"] for line in whole.read_text().splitlines()]
+        assert places == [place for place in range(37) if place != 27]
+
+
+def test_no_more_of_a_pipe_is_read_ahead_than_the_text_of_a_part():
+    waiting, long_row, end = _Waiting(100), (("row 1", {"text": "long"}), PART_CHARACTERS // 2), (None, 0)
+    for _ in range(2):
+        waiting.put_nowait(long_row)
+    with pytest.raises(queue.Full):
+        waiting.put_nowait(end)
+    assert waiting.get_nowait() == long_row
+    waiting.put_nowait(end)
+    assert [waiting.get_nowait(), waiting.get_nowait()] == [long_row, end]
+    assert waiting.empty()
 
 
 _MEMORY = """

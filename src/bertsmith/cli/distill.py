@@ -64,7 +64,7 @@ def _distill(call: Call) -> int:
 
 def _on_task(call: Call) -> int:
     with said_once_a_host():
-        from bertsmith.tasks.distill import distill_settings
+        from bertsmith.tasks.benchmarks.inputs import distill_settings
 
         flags, settings = task_flags(call, DistillFlags, lambda benchmark, _: distill_settings(benchmark))
 

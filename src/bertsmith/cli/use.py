@@ -74,7 +74,8 @@ class RowFlags(DeviceFlags):
     resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Continue from the finished parts of an earlier run of this command, in OUT.parts."""
     part_rows: int = 0
-    """Rows of a part; one that is under way when the command is killed is done again. 0: 4,096, or 64 with --layers."""
+    """The most rows of a part, which has fewer where they are long; one that is under way when the command is killed is
+    done again. 0: 4,096, or 64 with --layers."""
 
     def rows(self) -> RowOptions:
         """As prediction takes them."""

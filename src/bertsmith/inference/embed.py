@@ -23,7 +23,7 @@ from bertsmith.tasks.embedding.layers import LayersModel
 from bertsmith.tasks.embedding.pooling import Pooling, VectorModel, text_vectors
 from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.reading.files import named_rows
-from bertsmith.tasks.reading.records import Columns, Record, Row, id_of, row_of, text_of
+from bertsmith.tasks.reading.records import Columns, Record, Row, row_of, text_of
 from bertsmith.tasks.sequences import Fit, Sequences, encode, load_tokenizer
 from bertsmith.tasks.task import NotFiniteError
 from bertsmith.weights.huggingface import TASK_FILE, model_folder, read_config
@@ -189,7 +189,7 @@ def record_of(where: str, row: Row | str, column: str) -> Record:
     """The text of a row. Raises BertsmithError where it has none."""
     try:
         row = row_of(row, column)
-        return Record(text_of(row, column), None, None, where, id_of(row, Columns()))
+        return Record(text_of(row, column), None, None, where)
     except ValueError as error:
         raise BertsmithError(str(error), where, "correct or remove this row") from error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
@@ -12,12 +11,11 @@ from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.recipes.loader import presets, recipe_of
 from bertsmith.recipes.schema import Recipe
-from bertsmith.tasks.benchmarks.benchmark import benchmarks
-from bertsmith.tasks.benchmarks.inputs import Taken, benchmark_settings
+from bertsmith.tasks.benchmarks.inputs import Taken, distill_settings
 from bertsmith.tasks.finetune import Asked, tune
 from bertsmith.tasks.reading.records import Source
 from bertsmith.tasks.results import FinetuneResult
-from bertsmith.tasks.settings import DistillSettings, FinetuneSettings
+from bertsmith.tasks.settings import DistillSettings
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.training.shape import config_of
@@ -81,14 +79,6 @@ def _of_corpus(
     if out is None:
         raise BertsmithError("there is no run folder", "out", "name one")
     return student, out
-
-
-def distill_settings(task: str) -> DistillSettings:
-    """The usual settings of a task, those of a benchmark where it is one's name."""
-    if task not in benchmarks():
-        return DistillSettings()
-    own = benchmark_settings(task)
-    return DistillSettings(**{each.name: getattr(own, each.name) for each in fields(FinetuneSettings)})
 
 
 def recipe_shape(student: Recipe | StrPath, teacher: Path) -> BertConfig | None:

@@ -46,6 +46,20 @@ def test_help_has_an_example_whose_flags_exist(verb, capsys):
     assert "--quiet" in said
 
 
+def test_help_and_mistyped_flags_of_all_verbs_are_answered_without_torch():
+    """So that they are there at once. The first call that loads it is named."""
+    code = f"""
+import sys
+from bertsmith.cli import main
+for call in {[[verb, flag] for verb in VERBS for flag in ("--help", "--no-such-flag")]!r}:
+    main(call)
+    if "torch" in sys.modules:
+        sys.exit(f"{{call}} loads torch")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_help_of_a_preset_shows_its_numbers(capsys):
     main(["pretrain", "bert-large-nvlamb", "--help"])
     said = " ".join(capsys.readouterr().out.split())

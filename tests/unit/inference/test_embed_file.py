@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bertsmith import Embedder
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, TypeChecked
 from bertsmith.cli import main
 from bertsmith.inference.embed_file import embed_file
 from bertsmith.inference.parts.run import RowOptions
@@ -53,6 +53,13 @@ def test_vectors_come_in_the_order_of_the_texts(embedder):
     assert np.allclose(embedder(TEXTS[::-1]), vectors[::-1], atol=1e-6)
     assert np.allclose(embedder(TEXTS[7])[0], vectors[7], atol=1e-6)
     assert embedder([]).shape == (0, CONFIG.hidden_size)
+
+
+def test_no_options_are_made_and_checked_for_every_row(embedder, monkeypatch):
+    made = list[type]()
+    monkeypatch.setattr(TypeChecked, "__post_init__", lambda options: made.append(type(options)))
+    embedder(TEXTS)
+    assert not made
 
 
 def test_a_row_is_one_text(embedder):

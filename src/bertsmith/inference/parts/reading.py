@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,11 @@ from bertsmith.tasks.reading.bad_rows import BadRow, refusal
 from bertsmith.tasks.reading.files import name_of
 from bertsmith.tasks.reading.records import Columns, RowReader, read_rows
 
+_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
+PART_CHARACTERS = 8_000_000
+"""A part ends with the row that brings it to so many, where it has not as many rows as a part may have: about the text
+of 4,096 rows of 512 tokens. What a part takes of memory, and of work that is lost at a stop, has a bound by it."""
+
 
 class _Enough(Exception):
     """Ends the reading at a bad row."""
@@ -20,35 +26,53 @@ class _Enough(Exception):
 def parts_of(
     source: str | Path, columns: Columns, reader: type[RowReader], part_rows: int, on_error: OnError
 ) -> Iterator[Part]:
-    """The rows of a file in parts of `part_rows`, the last of what is left; with "stop" nothing behind a row that
-    cannot be read.
+    """The rows of a file in parts of `part_rows`, or fewer where they are long (`PART_CHARACTERS`), the last of what is
+    left; with "stop" nothing behind a row that cannot be read.
 
-    Raises BertsmithError for a file that cannot be read or has no rows, and where as many rows as a part has, one after
-    the other, cannot be read: then it is the column or the kind of file that is wrong.
+    Raises BertsmithError for a file that cannot be read or has no rows, and where `part_rows` rows, one after the
+    other, cannot be read: then it is the column or the kind of file that is wrong.
     """
     rows: list[Named | BadRow] = []
     names: tuple[str, ...] = ()
-    number = 0
+    number = first = size = 0
+    for row in _in_order(source, columns, reader, part_rows, on_error):
+        if not names and not is_bad(row):
+            names = tuple(row[1])
+        rows.append(row)
+        size += characters(row)
+        if len(rows) == part_rows or size >= PART_CHARACTERS:
+            yield Part(number, first, rows, names)
+            number, first, rows, size = number + 1, first + len(rows), [], 0
+    if rows:
+        yield Part(number, first, rows, names)
+    elif not number:
+        raise BertsmithError("no rows found", name_of(source), "give a file with at least one row behind the header")
+
+
+def _in_order(
+    source: str | Path, columns: Columns, reader: type[RowReader], most_bad: int, on_error: OnError
+) -> Iterator[Named | BadRow]:
+    """All rows, those that cannot be read too. Raises BertsmithError for `most_bad` of these one after the other."""
+    bad: list[BadRow] = []
 
     def keep(error: BertsmithError, row: Any) -> None:
-        rows.append((error, row))
+        bad.append((error, row))
         if on_error == "stop":
             raise _Enough
-        if len(rows) >= part_rows and all(is_bad(each) for each in rows[-part_rows:]):
-            bad = [each for each in rows[-part_rows:] if is_bad(each)]
+        if len(bad) == most_bad:
             raise refusal(bad, 0, name_of(source), error.fix or "name a file of another kind")
 
     try:
-        for where, row in read_rows(source, columns, reader=reader, report=keep):
-            names = names or tuple(row)
-            rows.append((where, row))
-            while len(rows) >= part_rows:
-                yield Part(number, number * part_rows, rows[:part_rows], names)
-                del rows[:part_rows]
-                number += 1
+        for named in read_rows(source, columns, reader=reader, report=keep):
+            yield from bad
+            bad.clear()
+            yield named
     except _Enough:
         pass
-    if rows:
-        yield Part(number, number * part_rows, rows, names)
-    elif not number:
-        raise BertsmithError("no rows found", name_of(source), "give a file with at least one row behind the header")
+    yield from bad
+
+
+def characters(row: Named | BadRow) -> int:
+    """How long a row is as JSON, with all of its cells; in bytes where it could not be taken apart."""
+    _, cells = row
+    return len(cells if isinstance(cells, bytes | str) else _json(cells))

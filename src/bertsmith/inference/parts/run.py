@@ -18,7 +18,7 @@ from bertsmith.base.log import Progress, say, warn
 from bertsmith.base.versions import version_of
 from bertsmith.inference.parts.folder import Join, PartsFolder
 from bertsmith.inference.parts.part import Account, OnError, Part
-from bertsmith.inference.parts.reading import parts_of
+from bertsmith.inference.parts.reading import PART_CHARACTERS, parts_of
 from bertsmith.inference.parts.stream import stream
 from bertsmith.inference.parts.workers import Here, Load, Workers, processes
 from bertsmith.tasks.reading.bad_rows import CONVERT, NOT_UTF8, listed
@@ -32,7 +32,7 @@ class RowOptions(TypeChecked):
 
     workers: processes of one thread, each with a model of its own. gpus: as many GPUs, each with a process and a model;
     "all" for all there are. on_error: what happens at a row that cannot be used. resume: finished parts of an earlier
-    run are kept. part_rows: of a part, which is done again as a whole after a kill; 0 is the job's own number.
+    run are kept. part_rows: the most of a part, which is done again as a whole after a kill; 0 is the job's own number.
     """
 
     workers: int = 1
@@ -94,7 +94,7 @@ class RowOptions(TypeChecked):
 class Job:
     """What is done with rows. load: gives the loaded model; it must be importable where there are several workers.
     model: its folder. device: one for all workers. flags: what else decides what is written, as JSON. doing: in words.
-    part_rows: of a part, where the user does not say.
+    part_rows: the most of a part, where the user does not say.
     """
 
     load: Load
@@ -133,7 +133,7 @@ def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, pro
             "bertsmith": version_of("bertsmith"),
             "model": _model_facts(job.model, folder),
             "input": _input_facts(source),
-            "part size": options.part_rows,
+            "part size": f"{options.part_rows:,} rows or {PART_CHARACTERS:,} characters",
         }
         made_from |= {**job.flags, **workers.facts}
         with folder.held(made_from, options.resume) as finished:

@@ -12,7 +12,7 @@ from typing import Any
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, warn
 from bertsmith.inference.parts.part import Account, Answered, Named, OnError, Part, PartWork, answer
-from bertsmith.inference.parts.reading import parts_of
+from bertsmith.inference.parts.reading import PART_CHARACTERS, characters, parts_of
 from bertsmith.tasks.reading.bad_rows import SHOWN, BadRow, in_words, raise_at_once
 from bertsmith.tasks.reading.files import is_pipe, name_of
 from bertsmith.tasks.reading.records import read_rows
@@ -52,33 +52,54 @@ def _one_by_one(work: PartWork, part: Part, on_error: OnError) -> Iterator[Answe
     yield from found
 
 
+class _Waiting(queue.Queue[tuple[Any, int]]):
+    """Rows that nobody has taken yet, with their characters: full, too, where these are as many as a part may have."""
+
+    def _init(self, maxsize: int) -> None:
+        super()._init(maxsize)
+        self._characters = 0
+
+    def _qsize(self) -> int:
+        return self.maxsize if self._characters >= PART_CHARACTERS else super()._qsize()
+
+    def _put(self, item: tuple[Any, int]) -> None:
+        super()._put(item)
+        self._characters += item[1]
+
+    def _get(self) -> tuple[Any, int]:
+        item: tuple[Any, int] = super()._get()
+        self._characters -= item[1]
+        return item
+
+
 def _as_they_come(work: PartWork, source: str | Path, most: int, on_error: OnError) -> Iterator[Part]:
     """The rows of a pipe in parts of all that have come so far, one at least: who types a row gets its answer
     at once, and a long file is answered in large parts."""
-    ready: queue.Queue[Named | BadRow | BaseException | None] = queue.Queue(maxsize=2 * most)
+    ready = _Waiting(maxsize=2 * most)
 
     def keep(error: BertsmithError, row: Any) -> None:
-        ready.put((error, row))
+        ready.put(((error, row), characters((error, row))))
 
     def read() -> None:
         try:
             report = raise_at_once if on_error == "stop" else keep
             for row in read_rows(source, work.columns, reader=work.reader, report=report):
-                ready.put(row)
-            ready.put(None)
+                ready.put((row, characters(row)))
+            ready.put((None, 0))
         except BaseException as error:  # raised where the rows are used
-            ready.put(error)
+            ready.put((error, 0))
 
     threading.Thread(target=read, daemon=True).start()
     first = 0
     while True:
         rows: list[Named | BadRow] = []
-        end = ready.get()
+        end, size = ready.get()
         while isinstance(end, tuple):
             rows.append(end)
-            if len(rows) == most or ready.empty():
+            if len(rows) == most or size >= PART_CHARACTERS or ready.empty():
                 break
-            end = ready.get()
+            end, more = ready.get()
+            size += more
         if rows:
             yield Part(0, first, rows)
             first += len(rows)

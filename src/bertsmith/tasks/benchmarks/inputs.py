@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from bertsmith.base.errors import BertsmithError, TypeChecked, nearest
 from bertsmith.base.log import say, warn
 from bertsmith.tasks.benchmarks.benchmark import Benchmark, benchmarks
 from bertsmith.tasks.reading.records import Columns, Source
-from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tasks.settings import DistillSettings, FinetuneSettings
 
 # Parts by the names that a run has for them, which the names of their figures begin with.
 _SHORT = {"dev_mismatched": "mismatched"}
@@ -55,6 +55,14 @@ def benchmark_settings(name: str, hyper_parameters: str | None = None, **changes
     _, values = benchmark.hyper_parameters_of(hyper_parameters)
     columns = Columns(**benchmark.columns_of("train"))
     return FinetuneSettings(**{**_fixed(benchmark), **values, "columns": columns, **changes})
+
+
+def distill_settings(task: str) -> DistillSettings:
+    """The usual settings of a task, those of a benchmark where it is one's name."""
+    if task not in benchmarks():
+        return DistillSettings()
+    own = benchmark_settings(task)
+    return DistillSettings(**{each.name: getattr(own, each.name) for each in fields(FinetuneSettings)})
 
 
 def run_inputs(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertsmith.base import files, ranks
+from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import warn
 
@@ -67,6 +67,8 @@ class SkippedRows:
 
     def say(self, path: Path) -> None:
         """Writes them, on the first rank, and says how many they are. Raises BertsmithError where it cannot."""
+        from bertsmith.base import ranks  # loads torch, which neither a verb's help nor its flags need
+
         if ranks.rank() == 0:
             self.write(path)
         if self.rows:
