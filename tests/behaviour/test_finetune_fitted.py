@@ -185,7 +185,7 @@ def test_the_score_of_the_rows_that_a_threshold_was_tuned_on_is_called_so_beside
     assert own > honest
     assert honest == read(tuned / "report" / "dev" / "intervals.json")["figures"]["binary_f1"]["value"]
     told = f"{own:.4f} by the finished model on the dev rows that its thresholds were tuned on"
-    assert f"{told}, {honest:.4f} with thresholds of other dev rows" in result.line()
+    assert f"{told}, {honest:.4f} with cross-fitted thresholds" in result.line()
     assert "dev_cross_fitted" not in read(plain / "finetune.json")["tuned"]
 
 
@@ -319,8 +319,12 @@ def test_a_tuned_threshold_is_used_by_everything(tuned):
         ("regress", {"labels": "0,1,2"}, "regress has no labels"),
         ("classify", {"doc_stride": 64}, "classify has no doc stride"),
         ("classify", {"window_overlap": 8}, "long texts are cut, not read in windows"),
-        ("classify", {"columns": Columns(question="text")}, "classify has no --columns.question"),
-        ("regress", {"columns": Columns(label_separator=";")}, "regress has no --columns.label-separator"),
+        ("classify", {"columns": Columns(question="text")}, "--columns.question does not apply to classify models"),
+        (
+            "regress",
+            {"columns": Columns(label_separator=";")},
+            "--columns.label-separator does not apply to regress",
+        ),
         ("regress", {"columns": Columns(id="number")}, "no training row has a column 'number'"),
         ("regress", {"columns": Columns(group="doctor")}, "no training row has a value in column 'doctor'"),
         ("regress", {"frozen_layers": 1, "reinitialised_layers": 2}, "so that some are both"),

@@ -59,7 +59,7 @@ class PretrainFlags(OutputFlags):
     """Continue from the newest checkpoint in the run folder."""
     check: bool = False
     """Train nothing, but say in about a minute whether model, data, optimizer and device fit together: a small batch is
-    learned by heart, a micro-batch timed, a checkpoint written and read."""
+    overfitted, a micro-batch timed, a checkpoint written and read."""
     init_from: Path | None = None
     """Start from the weights of this model folder or run instead of random ones."""
     also_evaluate: Path | None = None

@@ -176,7 +176,7 @@ def _check(flags: PredictFlags, prog: str) -> None:
     """Raises BertsmithError for flags that do not belong together."""
     asks = flags.question is not None or flags.context is not None
     if [flags.input is not None, asks, flags.interactive].count(True) != 1:
-        what = "one of these is wanted: a file of rows, --question with --context, --interactive"
+        what = "one of these is required: a file of rows, --question with --context, --interactive"
         raise BertsmithError(what, prog, f"see {prog} --help")
     if asks and (flags.question is None or flags.context is None):
         raise BertsmithError("--question and --context belong together", prog, "give both")
@@ -210,8 +210,8 @@ class EmbedFlags(RowFlags):
     no_normalise: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Do not scale them, whatever the folder says."""
     layers: str = ""
-    """Not one vector a text, but those of every token behind these layers, such as -1,-2,-3,-4 (-1 is the last one),
-    as Google's extract_features.py writes them."""
+    """Instead of one vector per text, the hidden states of every token after these layers, such as -1,-2,-3,-4 (-1 is
+    the last one), as Google's extract_features.py writes them."""
     columns: TextColumns = field(default_factory=TextColumns)
     """Where the texts stand, if not where they stood in training; without training in a column "text"."""
 
@@ -276,7 +276,8 @@ class EvaluateFlags(DeviceFlags):
     report: Path | None = None
     """A folder for what the task has to tell of the rows, such as tables and pictures."""
     null_scores: Path | None = None
-    """With a predictions.json: how little likely it is that each question has an answer, as null_odds.json has it."""
+    """With a predictions.json: the no-answer score of each question, as in null_odds.json (higher: no answer is
+    likelier)."""
     skip_bad_rows: Path | None = None
     """Leave out rows that cannot be used, and write them to this file as JSON lines, each with the reason."""
     bad_share: float = 0.5
@@ -337,7 +338,7 @@ def _pairs_folder(flags: EvaluateFlags, prog: str, has_columns: bool) -> Path:
     """The folder of --minimal-pairs, here or in the data folder. Raises BertsmithError where it is not given or not
     there, and for flags of labelled rows."""
     if flags.minimal_pairs is None:
-        raise BertsmithError("one of --data and --minimal-pairs is wanted", prog, f"see {prog} --help")
+        raise BertsmithError("either --data or --minimal-pairs is required", prog, f"see {prog} --help")
     if flags.benchmark or flags.submission or flags.fold or flags.report or flags.skip_bad_rows or has_columns:
         what = "--benchmark, --submission, --fold, --report, --skip-bad-rows and --columns are for labelled rows"
         raise BertsmithError(what, flags.minimal_pairs, "leave them out, or give --data")

@@ -182,7 +182,8 @@ class Recipe(TypeChecked):
     keep: int = 2
     """How many of the newest step checkpoints are kept."""
     keep_every: int = 0
-    """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps none for that."""
+    """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps no such
+    checkpoints."""
 
     @property
     def phases(self) -> dict[int, Phase]:

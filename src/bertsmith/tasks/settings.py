@@ -90,7 +90,8 @@ class FinetuneSettings(TypeChecked):
     max_answer_length: int = 30
     """The most tokens of an answer (qa)."""
     unanswerable: bool | None = None
-    """Whether a question may have no answer, as in SQuAD 2.0; by default if training rows have none (qa)."""
+    """Whether a question may have no answer, as in SQuAD 2.0; by default true if any training question has
+    no answer (qa)."""
     null_threshold: float | None = None
     """By how much the score of no answer must be above the best answer's; by default tuned on the dev rows (qa)."""
     metric: str = "auto"
@@ -105,11 +106,12 @@ class FinetuneSettings(TypeChecked):
     many_labels: bool = False
     """Take labels for classes although they are more than 100, as many as rows, or numbers with fractions."""
     class_weights: Literal["none", "balanced"] = "none"
-    """balanced: a class weighs in the loss by the inverse of its training rows (classify)."""
+    """balanced: in the loss each class is weighted by the inverse of its number of training rows (classify)."""
     focal: float = 0.0
     """The gamma of a focal loss, which favours rows that are difficult; 0 for none, usual is 2 (classify)."""
     sampling: Sampling = "natural"
-    """The rows of an epoch: natural takes each once, balanced as many of every class, sqrt half way (classify)."""
+    """The rows of an epoch: natural takes each once, balanced as many of every class, sqrt in proportion to the square
+    root of a class's size (classify)."""
     label_smoothing: float = 0.0
     """The share of each label that is spread over all classes, usual is 0.1 (classify)."""
     temperature: bool = True
@@ -120,12 +122,13 @@ class FinetuneSettings(TypeChecked):
     seeds: int = 1
     """Runs from different seeds (head, order, dropout); the log gives mean and deviation."""
     keep_seed: Literal["best", "median", "last"] = "best"
-    """Whose model is kept: the best seed's, the one's in the middle (of two the lower one's), or the last one's after
-    its last step, so that the dev rows choose nothing."""
+    """Which model is kept: that of the best seed; of the median seed (with an even number of seeds, the lower of the
+    middle two); or of the last seed after its last step, so that the dev rows choose nothing."""
     seed: int = 42
     """The first seed."""
     folds: int = 0
-    """Also train on all but one of so many parts of the training rows, each in turn, and measure on that one; 0 not."""
+    """k-fold cross-validation: also train on all folds but one, in turn, and measure on the one left out; 0 for
+    none."""
     learning_curve: bool = False
     """Also train on 10% and on 30% of the training rows: whether more labels would help."""
     side_by_side: bool = False
@@ -147,7 +150,8 @@ class FinetuneSettings(TypeChecked):
     keep: int = 1
     """Step checkpoints that are kept while it trains, the newest ones."""
     keep_every: int = 0
-    """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps none for that."""
+    """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps no such
+    checkpoints."""
     report: bool = True
     """Write what the task has to tell of the dev and the test rows into the run's `report`: tables and pictures, or
     SQuAD's files of predictions."""
@@ -263,10 +267,10 @@ class DistillSettings(FinetuneSettings):
             fix = "give both: how many rows are made of each, and the model that proposes words"
             raise BertsmithError("one of augment and augment_model is there without the other", where, fix)
         if self.augment and (self.folds or self.learning_curve):
-            what = "folds and learning curves divide the training rows, and made rows would be on both sides"
+            what = "folds and learning curves divide the training rows, and augmented rows would be on both sides"
             raise BertsmithError(what, where, "leave out augment, or --folds and --learning-curve")
         if self.augment and not (self.label_augmented or self.logits_weight or self.hidden_weight):
-            what = "nothing would be learned from the made rows: they have no label, and the teacher no weight"
+            what = "nothing would be learned from the augmented rows: they have no label, and the teacher no weight"
             raise BertsmithError(what, where, "set label_augmented, or a weight of the teacher's")
 
 
@@ -289,8 +293,8 @@ def check_read(kind: str, given: Iterable[str], read_by: Mapping[str, Sequence[s
     read a setting, where those are not all."""
     for name in given:
         if kind not in (kinds := read_by.get(name, (kind,))):
-            what, fix = f"{kind} has no {name.replace('_', ' ')}", f"leave it out, or use {' or '.join(kinds)}"
-            raise BertsmithError(what, where, fix)
+            what = f"{name.replace('_', ' ')} does not apply to {kind} models"
+            raise BertsmithError(what, where, f"leave it out; it is for {' and '.join(kinds)} models")
 
 
 def _demand(holds: bool, name: str, found: float, wanted: str) -> None:
