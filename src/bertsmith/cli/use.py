@@ -66,15 +66,16 @@ class RowFlags(DeviceFlags):
     """How the rows of a file are worked through."""
 
     workers: int = 1
-    """Processes of one thread, each of which loads the model."""
+    """How many single-threaded processes, each of which loads the model."""
     gpus: str = ""
-    """As many GPUs, or all of them, each with a process and a model of its own."""
+    """How many GPUs, or all; each gets a process and a model of its own."""
     on_error: Literal["stop", "skip"] = "stop"
-    """What happens at a row that cannot be used; skip leaves it out, counts it and writes it to OUT.errors.jsonl."""
+    """What to do with a row that cannot be used; skip leaves it out, counts it and writes it to OUT.errors.jsonl."""
     resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Continue from the finished parts of an earlier run of this command, in OUT.parts."""
     part_rows: int = 0
-    """Rows of a part; one that is under way when the command is killed is done again. 0: 4,096, or 64 with --layers."""
+    """Rows per part; a part that is unfinished when the command is killed is done again. 0: 4,096, or 64 with
+    --layers."""
 
     def rows(self) -> RowOptions:
         """As prediction takes them."""
@@ -98,7 +99,7 @@ class PredictColumns(TextColumns):
     tokens: str | None = None
     """The column of the words (tag)."""
     tags: str | None = None
-    """The column of the words' tags, with which rows are of words and not of a text (tag)."""
+    """The column of the words' tags; if it is given, rows hold words and not a text (tag)."""
     choices: str | None = None
     """The column, or the columns, of the choices (choice)."""
 
@@ -130,13 +131,13 @@ class PredictFlags(RowFlags):
     input: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")] = None
     """Rows as .csv, .tsv, .jsonl, .parquet, SQuAD's JSON or CoNLL's columns, compressed or not; - is standard input."""
     question: str | None = None
-    """A question, to be answered from --context in place of rows."""
+    """A single question to answer from --context, instead of a file of rows."""
     context: str | None = None
     """The text that answers --question, of any length."""
     interactive: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Read rows from prompts in place of a file, and answer each at once."""
+    """Read rows from prompts instead of a file, and answer each at once."""
     n_best: int | None = None
-    """How many answers to a question are listed, or pieces for a [MASK], 5 unless given; other kinds refuse it."""
+    """How many answers to a question, or pieces for a [MASK], are listed, 5 by default; other models refuse it."""
     likelihood: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """How likely each text is to a pre-trained model: the sum of the log probabilities of its tokens, each masked in
     turn."""
