@@ -50,7 +50,7 @@ def kinds_of_rows() -> dict[str, tuple[list[dict[str, Any]], dict[str, Any], str
         "tag": (
             [{"tokens": these, "tags": those} for these, those in zip(words, tags, strict=True)],
             {"tags": ["O"]},
-            "words and 1 tags in column 'tags'",
+            "column 'tags' has 1 tag for ",
         ),
         "regress": (
             [{"text": row["text"], "label": number / 7 + 0.1} for number, row in enumerate(ROWS[:40])],
