@@ -1,4 +1,4 @@
-"""A student of four layers on SST-2: with and without a teacher, with and without made rows, all at equal steps.
+"""A student of four layers on SST-2: with and without a teacher, with and without augmented rows, all at equal steps.
 
     python benchmarks/distill_sst2.py run --data DATA --work FOLDER --out scores.json [--seeds 1 2 3]
     python benchmarks/distill_sst2.py table scores.json
@@ -52,7 +52,8 @@ PRETRAINING = {
 
 @dataclass(frozen=True)
 class Cell:
-    """taught: by the teacher. made: with made rows. untouched: starts from the model that the teacher was made of."""
+    """taught: by the teacher. made: with augmented rows. untouched: starts from the model that the teacher
+    was made of."""
 
     taught: bool
     made: bool
@@ -61,9 +62,9 @@ class Cell:
 
 CELLS = {
     "alone": Cell(False, False),
-    "alone, made rows": Cell(False, True),
+    "alone, augmented rows": Cell(False, True),
     "taught": Cell(True, False),
-    "taught, made rows": Cell(True, True),
+    "taught, augmented rows": Cell(True, True),
     "alone, from MiniLM itself": Cell(False, False, untouched=True),
 }
 

@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/predict_profile.py bf16
 
-The model is the bench's: BERT-base with drawn weights. Shares are of the time of all operators, each without those that
-it calls, after a call that is not counted. Needs $BERTSMITH_DATA.
+The model is the bench's: BERT-base with random weights. Shares are of the time of all operators, each without those
+that it calls, after a call that is not counted. Needs $BERTSMITH_DATA.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A model folder of every kind, with drawn weights, and rows that its model answers."""
+"""A model folder of every kind, with random weights, and rows that its model answers."""
 
 from __future__ import annotations
 

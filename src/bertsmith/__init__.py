@@ -20,7 +20,7 @@ The folders, in the order in which text flows through them:
     inference/   predictions and vectors from a model folder, and a server of them
     report/      a page with the curves and tables of one or several runs
     bench/       benchmarks against other libraries
-    quickstart/  the whole river in minutes, on a CPU
+    quickstart/  the whole pipeline in minutes, on a CPU
     cli/         the verbs of the command line, a small file per group
 """
 

@@ -32,7 +32,7 @@ def test_a_sound_recipe_learns_a_batch_by_heart(
 ) -> None:
     caplog.set_level(logging.INFO, "bertsmith")
     found = check_pretraining(load_recipe("bert-tiny", [*TINY, *more]), corpus(), tmp_path / "run")
-    assert found.loss_by_heart < found.frequencies / 2 < found.loss_before
+    assert found.loss_after < found.frequencies / 2 < found.loss_before
     assert "as it should be" in caplog.text
     assert re.search(r"a step [\d.]+ m?s", caplog.text)
     assert "read back, the same" in caplog.text
@@ -69,7 +69,7 @@ def test_a_batch_that_is_not_learned_in_time_is_told(
     monkeypatch.setattr(check, "Progress", partial(Progress, every_seconds=0.0))
     with pytest.raises(BertsmithError, match=r"in 25 updates, which took the 0\.0 s that there are for it"):
         check_pretraining(load_recipe("bert-tiny", [*TINY, "--phase1.learning_rate=1e-6"]), corpus(), tmp_path / "run")
-    assert re.search(r"by heart: 1 update, .*; loss \d", caplog.text)
+    assert re.search(r"overfit test: 1 update, .*; loss \d", caplog.text)
 
 
 def test_a_loss_that_still_falls_when_the_time_is_up_is_told_and_not_refused(
@@ -107,7 +107,7 @@ def test_for_a_large_model_it_says_first_how_long_it_takes(
         monkeypatch.setattr(check, "device_flops", Mock(return_value=flops))
         with pytest.raises(RuntimeError, match="a model is made"):
             check_pretraining(recipe, corpus(), tmp_path / "run")
-        assert ("learning by heart and micro-batches take about" in caplog.text) == is_large, "before a model is made"
+        assert ("overfit test and micro-batches take about" in caplog.text) == is_large, "before a model is made"
 
 
 def test_every_phase_is_tried_and_the_time_is_that_of_what_is_computed(

@@ -98,7 +98,7 @@ def test_settings_that_do_not_fit_the_models(
         ({"soft_temperature": 0.0}, "soft_temperature is 0"),
         ({"augment": 2}, "one of augment and augment_model"),
         ({"augment_model": "x"}, "one of augment and augment_model"),
-        ({"augment": 1, "augment_model": "x", "folds": 2}, "made rows would be on both sides"),
+        ({"augment": 1, "augment_model": "x", "folds": 2}, "augmented rows would be on both sides"),
         ({"augment": 1, "augment_model": "x", "logits_weight": 0.0, "hidden_weight": 0.0}, "nothing would be learned"),
         ({"augment_share": 0.0}, "augment_share is 0"),
         ({"augment_top": 0}, "augment_top is 0"),

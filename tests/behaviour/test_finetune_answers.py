@@ -245,9 +245,9 @@ def test_a_conversation_over_a_pipe(answered, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "one of these is wanted"),
+        ([], "one of these is required"),
         (["--question", "who"], "belong together"),
-        (["rows.csv", "--interactive"], "one of these is wanted"),
+        (["rows.csv", "--interactive"], "one of these is required"),
         (["--question", "who", "--context", "x", "--n-best", "0"], "--n-best is 0"),
         (["--question", "who", "--context", "x", "--out", "f.jsonl"], "are for the rows of a file"),
         (["--question", "who", "--context", " "], "column 'context' is empty"),

@@ -50,7 +50,7 @@ def kinds_of_rows() -> dict[str, tuple[list[dict[str, Any]], dict[str, Any], str
         "tag": (
             [{"tokens": these, "tags": those} for these, those in zip(words, tags, strict=True)],
             {"tags": ["O"]},
-            "words and 1 tags in column 'tags'",
+            "column 'tags' has 1 tag for ",
         ),
         "regress": (
             [{"text": row["text"], "label": number / 7 + 0.1} for number, row in enumerate(ROWS[:40])],
@@ -88,7 +88,7 @@ def test_a_bad_row_is_named_by_the_task_that_the_others_show(
     assert main([*call, "--out", str(tmp_path / "run"), "--skip-bad-rows", str(bad)]) == 0
     said = capsys.readouterr().err
     assert f"task: {kind} (" in said
-    assert f"1 bad rows left out: {bad}" in said
+    assert f"1 bad row left out: {bad}" in said
     means = {"choice": "accuracy", "qa": "f1"}
     moved = f"so that a single one moves {means[kind]} by up to 33.3%" if kind in means else "which are few"
     assert f"dev has 3 rows, {moved}; use more, or --folds 5" in said, "one row may move other metrics by more"
@@ -235,7 +235,7 @@ def test_evaluate_leaves_bad_rows_out(model: Path, tmp_path: Path, capsys: pytes
     assert not bad.exists()
     capsys.readouterr()
     assert main([*call, "--skip-bad-rows", str(bad)]) == 0
-    assert f"1 bad rows left out: {bad}" in capsys.readouterr().err
+    assert f"1 bad row left out: {bad}" in capsys.readouterr().err
     assert json.loads(bad.read_text())["where"] == f"{data}:101"
     assert main([*call[:2], "--data", str(tmp_path), "--skip-bad-rows", str(bad)]) == 2
 

@@ -185,7 +185,7 @@ def test_the_score_of_the_rows_that_a_threshold_was_tuned_on_is_called_so_beside
     assert own > honest
     assert honest == read(tuned / "report" / "dev" / "intervals.json")["figures"]["binary_f1"]["value"]
     told = f"{own:.4f} by the finished model on the dev rows that its thresholds were tuned on"
-    assert f"{told}, {honest:.4f} with thresholds of other dev rows" in result.line()
+    assert f"{told}, {honest:.4f} with cross-fitted thresholds" in result.line()
     assert "dev_cross_fitted" not in read(plain / "finetune.json")["tuned"]
 
 
@@ -311,16 +311,20 @@ def test_a_tuned_threshold_is_used_by_everything(tuned):
 @pytest.mark.parametrize(
     ("task", "settings", "what"),
     [
-        ("regress", {"class_weights": "balanced"}, "regress has no class weights"),
-        ("regress", {"sampling": "sqrt"}, "regress has no sampling"),
-        ("regress", {"focal": 1.0}, "regress has no focal"),
-        ("regress", {"thresholds": "half"}, "regress has no thresholds"),
-        ("regress", {"many_labels": True}, "regress has no many labels"),
-        ("regress", {"labels": "0,1,2"}, "regress has no labels"),
-        ("classify", {"doc_stride": 64}, "classify has no doc stride"),
+        ("regress", {"class_weights": "balanced"}, "regress models do not take class weights"),
+        ("regress", {"sampling": "sqrt"}, "regress models do not take sampling"),
+        ("regress", {"focal": 1.0}, "regress models do not take focal"),
+        ("regress", {"thresholds": "half"}, "regress models do not take thresholds"),
+        ("regress", {"many_labels": True}, "regress models do not take many labels"),
+        ("regress", {"labels": "0,1,2"}, "regress models do not take labels"),
+        ("classify", {"doc_stride": 64}, "classify models do not take doc stride"),
         ("classify", {"window_overlap": 8}, "long texts are cut, not read in windows"),
-        ("classify", {"columns": Columns(question="text")}, "classify has no --columns.question"),
-        ("regress", {"columns": Columns(label_separator=";")}, "regress has no --columns.label-separator"),
+        ("classify", {"columns": Columns(question="text")}, "classify models do not take --columns.question"),
+        (
+            "regress",
+            {"columns": Columns(label_separator=";")},
+            "regress models do not take --columns.label-separator",
+        ),
         ("regress", {"columns": Columns(id="number")}, "no training row has a column 'number'"),
         ("regress", {"columns": Columns(group="doctor")}, "no training row has a value in column 'doctor'"),
         ("regress", {"frozen_layers": 1, "reinitialised_layers": 2}, "so that some are both"),

@@ -188,7 +188,7 @@ def test_rows_of_both_parts_and_contradictions_are_named(
     bertsmith.finetune("classify", model, train, dev_file, None, settings=FAST)
     assert "1 of 21 dev rows have the text of train rows" in said.text
     assert f"{dev_file}:2 is {train}:5" in said.text
-    assert "1 texts of the training rows have several labels" in said.text
+    assert "training rows give 1 text several labels" in said.text
     assert f"{train}:9 is labelled {ROWS[7]['label']}, {train}:102 {other}" in said.text
 
 

@@ -180,7 +180,7 @@ GOOD = {"tokens": ["word1", "lovely"], "tags": ["O", "B-praise"]}
 @pytest.mark.parametrize(
     ("rows", "message", "where"),
     [
-        ([GOOD, {**GOOD, "tags": ["O"]}], "there are 2 words and 1 tags in column 'tags'", "train.jsonl:2"),
+        ([GOOD, {**GOOD, "tags": ["O"]}], "column 'tags' has 1 tag for 2 words", "train.jsonl:2"),
         ([GOOD, {**GOOD, "tags": ["O", "positive"]}], "word 2, 'lovely': 'positive' is not a tag of a span", "jsonl:2"),
         ([GOOD, {"tokens": [], "tags": []}], "column 'tokens' is empty", "jsonl:2"),
         ([{**GOOD, "tags": ["O", "O"]}], "no training row has an entity", "jsonl:1"),

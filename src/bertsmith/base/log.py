@@ -200,3 +200,9 @@ def size(count_bytes: float) -> str:
             return f"{count_bytes:.0f} {unit}" if unit == "B" else f"{count_bytes:.1f} {unit}"
         count_bytes /= 1000
     return f"{count_bytes:.1f} TB"
+
+
+def counted(count: int, what: str) -> str:
+    """Such as "1 row", "1,200 rows", "2 classes"."""
+    plural = "es" if what.endswith("s") else "s"
+    return f"{count:,} {what}{'' if count == 1 else plural}"

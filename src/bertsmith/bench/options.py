@@ -49,7 +49,7 @@ class BenchOptions(TypeChecked):
     """Worker processes of our preparation; one per core by default."""
     model: Path | None = None
     """For finetune: a BERT folder of Hugging Face's layout; all-MiniLM-L6-v2 in $BERTSMITH_DATA by default. For
-    predict and serve: a classifier of one text; BERT-base with drawn weights by default."""
+    predict and serve: a classifier of one text; BERT-base with random weights by default."""
     environments: Path = Path(".bench")
     """For serve: the folder with virtual environments of the peers, as `make bench-peers` makes them."""
     device: str = "auto"

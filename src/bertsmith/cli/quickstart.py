@@ -30,7 +30,7 @@ def _quickstart(call: Call) -> None:
 
 VERBS = {
     "quickstart": Verb(
-        "The whole river in minutes, on a CPU: text, vocabulary, corpus, pre-training, fine-tuning, predictions.",
+        "The whole pipeline in minutes, on a CPU: text, vocabulary, corpus, pre-training, fine-tuning, predictions.",
         "  bertsmith quickstart\n  bertsmith quickstart --source my_texts --out runs/mine",
         _quickstart,
     ),

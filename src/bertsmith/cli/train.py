@@ -33,8 +33,8 @@ class OutputFlags(RankFlags):
     dllogger: Path | None = None
     """Also write the records to this file as NVIDIA's DLLogger does, with the keys of its BERT's scripts."""
     wandb: str | None = None
-    """Also send the records to this project of Weights & Biases; WANDB_MODE=offline is respected. The package has to be
-    there; no failure after that ends the run."""
+    """Also send the records to this project of Weights & Biases; WANDB_MODE=offline is respected. The package must be
+    installed; no later failure ends the run."""
     profile: int = 0
     """Profile so many steps, after a few for warm-up: a trace in the run's `profile`, and a table; 0 for none."""
 
@@ -54,12 +54,12 @@ class PretrainFlags(OutputFlags):
     corpus: Path
     """A folder that `bertsmith prepare` wrote."""
     out: Path
-    """The run folder; the finished model lies in its `model`."""
+    """The run folder; the finished model is written to its `model`."""
     resume: bool = False
     """Continue from the newest checkpoint in the run folder."""
     check: bool = False
     """Train nothing, but say in about a minute whether model, data, optimizer and device fit together: a small batch is
-    learned by heart, a micro-batch timed, a checkpoint written and read."""
+    overfitted, a micro-batch timed, a checkpoint written and read."""
     init_from: Path | None = None
     """Start from the weights of this model folder or run instead of random ones."""
     also_evaluate: Path | None = None
@@ -168,11 +168,11 @@ class LabelledFlags:
     train: Path | None = None
     """Labelled rows to learn from: .csv, .tsv, .jsonl, .json, .parquet or CoNLL's columns, compressed or not."""
     dev: Path | None = None
-    """Labelled rows by which the best epoch and seed are chosen; without them --dev-share of the training rows."""
+    """Labelled rows by which the best epoch and seed are chosen; by default --dev-share of the training rows."""
     test: Path | None = None
     """Labelled rows that are only measured, and choose nothing."""
     data: Path | None = None
-    """Of a benchmark, the folder with its files, in place of --train, --dev and --test."""
+    """For a benchmark: the folder with its files, instead of --train, --dev and --test."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,9 +180,9 @@ class BenchmarkFlags(LabelledFlags):
     """The same, of the verbs that take a benchmark as its authors measure it."""
 
     hyper_parameters: str | None = None
-    """Of a benchmark, whose settings are taken: google, nvidia or authors; by default the first that it has."""
+    """For a benchmark: whose settings to use, google, nvidia or authors; by default the first of these that it has."""
     fold: int = 0
-    """Of a benchmark with published folds, which one, from 0."""
+    """For a benchmark with published folds: which one, from 0."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class FinetuneFlags(BenchmarkFlags, OutputFlags):
     model: Path
     """The folder of a pre-trained model, or a run that has one."""
     out: Path
-    """The run folder; the fine-tuned model lies in its `model`."""
+    """The run folder; the fine-tuned model is written to its `model`."""
     task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK", help=_TASK)] = "auto"
     resume: bool = False
     """Continue from the newest checkpoint in the run folder."""

@@ -66,16 +66,16 @@ class RowFlags(DeviceFlags):
     """How the rows of a file are worked through."""
 
     workers: int = 1
-    """Processes of one thread, each of which loads the model."""
+    """How many single-threaded processes, each of which loads the model."""
     gpus: str = ""
-    """As many GPUs, or all of them, each with a process and a model of its own."""
+    """How many GPUs, or all; each gets a process and a model of its own."""
     on_error: Literal["stop", "skip"] = "stop"
-    """What happens at a row that cannot be used; skip leaves it out, counts it and writes it to OUT.errors.jsonl."""
+    """What to do with a row that cannot be used; skip leaves it out, counts it and writes it to OUT.errors.jsonl."""
     resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Continue from the finished parts of an earlier run of this command, in OUT.parts."""
     part_rows: int = 0
-    """The most rows of a part, which has fewer where they are long; one that is under way when the command is killed is
-    done again. 0: 4,096, or 64 with --layers."""
+    """Rows per part, fewer where they are long; a part that is unfinished when the command is killed is done again.
+    0: 4,096, or 64 with --layers."""
 
     def rows(self) -> RowOptions:
         """As prediction takes them."""
@@ -99,7 +99,7 @@ class PredictColumns(TextColumns):
     tokens: str | None = None
     """The column of the words (tag)."""
     tags: str | None = None
-    """The column of the words' tags, with which rows are of words and not of a text (tag)."""
+    """The column of the words' tags; if it is given, rows hold words and not a text (tag)."""
     choices: str | None = None
     """The column, or the columns, of the choices (choice)."""
 
@@ -131,13 +131,13 @@ class PredictFlags(RowFlags):
     input: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")] = None
     """Rows as .csv, .tsv, .jsonl, .parquet, SQuAD's JSON or CoNLL's columns, compressed or not; - is standard input."""
     question: str | None = None
-    """A question, to be answered from --context in place of rows."""
+    """A single question to answer from --context, instead of a file of rows."""
     context: str | None = None
     """The text that answers --question, of any length."""
     interactive: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Read rows from prompts in place of a file, and answer each at once."""
+    """Read rows from prompts instead of a file, and answer each at once."""
     n_best: int | None = None
-    """How many answers to a question are listed, or pieces for a [MASK], 5 unless given; other kinds refuse it."""
+    """How many answers to a question, or pieces for a [MASK], are listed, 5 by default; other models refuse it."""
     likelihood: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """How likely each text is to a pre-trained model: the sum of the log probabilities of its tokens, each masked in
     turn."""
@@ -177,7 +177,7 @@ def _check(flags: PredictFlags, prog: str) -> None:
     """Raises BertsmithError for flags that do not belong together."""
     asks = flags.question is not None or flags.context is not None
     if [flags.input is not None, asks, flags.interactive].count(True) != 1:
-        what = "one of these is wanted: a file of rows, --question with --context, --interactive"
+        what = "one of these is required: a file of rows, --question with --context, --interactive"
         raise BertsmithError(what, prog, f"see {prog} --help")
     if asks and (flags.question is None or flags.context is None):
         raise BertsmithError("--question and --context belong together", prog, "give both")
@@ -211,8 +211,8 @@ class EmbedFlags(RowFlags):
     no_normalise: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Do not scale them, whatever the folder says."""
     layers: str = ""
-    """Not one vector a text, but those of every token behind these layers, such as -1,-2,-3,-4 (-1 is the last one),
-    as Google's extract_features.py writes them."""
+    """Instead of one vector per text, the hidden states of every token after these layers, such as -1,-2,-3,-4 (-1 is
+    the last one), as Google's extract_features.py writes them."""
     columns: TextColumns = field(default_factory=TextColumns)
     """Where the texts stand, if not where they stood in training; without training in a column "text"."""
 
@@ -277,7 +277,8 @@ class EvaluateFlags(DeviceFlags):
     report: Path | None = None
     """A folder for what the task has to tell of the rows, such as tables and pictures."""
     null_scores: Path | None = None
-    """With a predictions.json: how little likely it is that each question has an answer, as null_odds.json has it."""
+    """With a predictions.json: the no-answer score of each question, as in null_odds.json (higher: no answer is
+    likelier)."""
     skip_bad_rows: Path | None = None
     """Leave out rows that cannot be used, and write them to this file as JSON lines, each with the reason."""
     bad_share: float = 0.5
@@ -338,7 +339,7 @@ def _pairs_folder(flags: EvaluateFlags, prog: str, has_columns: bool) -> Path:
     """The folder of --minimal-pairs, here or in the data folder. Raises BertsmithError where it is not given or not
     there, and for flags of labelled rows."""
     if flags.minimal_pairs is None:
-        raise BertsmithError("one of --data and --minimal-pairs is wanted", prog, f"see {prog} --help")
+        raise BertsmithError("either --data or --minimal-pairs is required", prog, f"see {prog} --help")
     if flags.benchmark or flags.submission or flags.fold or flags.report or flags.skip_bad_rows or has_columns:
         what = "--benchmark, --submission, --fold, --report, --skip-bad-rows and --columns are for labelled rows"
         raise BertsmithError(what, flags.minimal_pairs, "leave them out, or give --data")

@@ -13,7 +13,7 @@ import numpy as np
 
 from bertsmith.base.errors import BertsmithError, check_class, nearest
 from bertsmith.base.files import StrPath
-from bertsmith.base.log import say
+from bertsmith.base.log import counted, say
 from bertsmith.inference.embed import Embedder, VectorOptions, Vectors, columns_of, record_of
 from bertsmith.inference.parts.folder import Join, joined_lines
 from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, json_text, lines
@@ -76,7 +76,7 @@ def embed_file(
     part_rows = _PART_ROWS_OF_TOKENS if options.layers else Job.part_rows
     job = Job(load, folder, loading.get("device", "auto"), {"flags": flags}, _JOINS[kind], "embedding", part_rows)
     done = answer_rows(job, source, out, rows)
-    say(f"vectors of {done.rows:,} texts{done.shortfall('texts')}")
+    say(f"vectors of {counted(done.rows, 'text')}{done.shortfall('text')}")
     return done
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.files import StrPath
-from bertsmith.base.log import say
+from bertsmith.base.log import counted, say
 from bertsmith.inference.parts.folder import joined_lines
 from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, is_finite, json_text, lines
 from bertsmith.inference.parts.run import Job, RowOptions, answer_rows
@@ -53,7 +53,7 @@ def predict_file(
         folder, load = model_folder(model), partial(_loaded, model, loading, to_csv)
     job = Job(load, folder, loading.get("device", "auto"), {"flags": _plain(loading)}, joined_lines, "predicting")
     done = answer_rows(job, source, out, rows)
-    say(f"{done.rows:,} rows predicted{done.shortfall('of them')}")
+    say(f"{counted(done.rows, 'row')} predicted{done.shortfall('row')}")
     return done
 
 

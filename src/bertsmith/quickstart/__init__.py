@@ -1,4 +1,5 @@
-"""The whole river in minutes, on a CPU: labels that the text itself carries, the stages, and the report at the end."""
+"""The whole pipeline in minutes, on a CPU: labels that the text itself carries, the stages, and the report at the
+end."""
 
 from bertsmith.quickstart.river import quickstart
 

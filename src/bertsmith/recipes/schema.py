@@ -164,8 +164,8 @@ class Recipe(TypeChecked):
     """The dtype in which gradients are summed over ranks; bf16 halves the bytes and rounds."""
     micro_batch_tokens: int | Literal["auto"] = 8192
     """Maximum number of tokens in a micro-batch; a step has as many micro-batches as it needs. On a CPU they are
-    smaller where so many would take it many seconds. auto tries how many fit the memory of the device, and keeps what
-    it found for the run."""
+    smaller where one of that size would take many seconds. auto tries how many fit the memory of the device, and keeps
+    what it found for the run."""
     loader_workers: int = 0
     """Processes that build batches ahead; 0 builds them in a thread of the main process. The batches are the same."""
     hours: float = 0.0
@@ -182,7 +182,8 @@ class Recipe(TypeChecked):
     keep: int = 2
     """How many of the newest step checkpoints are kept."""
     keep_every: int = 0
-    """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps none for that."""
+    """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps no such
+    checkpoints."""
 
     @property
     def phases(self) -> dict[int, Phase]:

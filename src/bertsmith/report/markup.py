@@ -91,12 +91,6 @@ def number(value: Any) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
-def counted(count: int, what: str) -> str:
-    """Such as "1 row", "1,200 rows", "2 classes"."""
-    plural = "es" if what.endswith("s") else "s"
-    return f"{count:,} {what}{'' if count == 1 else plural}"
-
-
 def some(count: int, most: int) -> list[int]:
     """At most so many places out of `count`, evenly, with the first and the last."""
     if count <= most:

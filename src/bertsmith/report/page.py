@@ -5,10 +5,11 @@ from __future__ import annotations
 from importlib import resources
 
 import bertsmith
+from bertsmith.base.log import counted
 from bertsmith.report import sections
 from bertsmith.report.figures import Runs, curves
 from bertsmith.report.finetuned import finetuned
-from bertsmith.report.markup import Markup, counted, element, joined
+from bertsmith.report.markup import Markup, element, joined
 from bertsmith.report.parts import Limits, title_of
 from bertsmith.report.svg import COLOURS
 

@@ -6,7 +6,8 @@ import string
 from dataclasses import dataclass
 from typing import Self
 
-from bertsmith.report.markup import Markup, counted, element, paragraph
+from bertsmith.base.log import counted
+from bertsmith.report.markup import Markup, element, paragraph
 from bertsmith.report.reading import RunRead
 from bertsmith.report.svg import COLOURS, DASHES, Style
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say, size
-from bertsmith.report.markup import counted
+from bertsmith.base.log import counted, say, size
 from bertsmith.report.page import DOCTYPE, generator, page
 from bertsmith.report.parts import Limits
 from bertsmith.report.reading import read_runs

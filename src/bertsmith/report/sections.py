@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bertsmith.base.log import duration, size
+from bertsmith.base.log import counted, duration, size
 from bertsmith.report.figures import MEMORY, PEAK, TOKENS, WAIT, Runs, title_for
 from bertsmith.report.markup import (
     NOTHING,
     Markup,
-    counted,
     details,
     element,
     joined,

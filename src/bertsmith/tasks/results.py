@@ -180,7 +180,7 @@ class FinetuneResult:
             why = self._of_tuning() or ", whose kernels round otherwise than those of training"
             found.append(f"{self.tuned_score:.4f} by the finished model{why}")
         if self.tuned_score <= self.baseline:
-            what = "no better than the best answer that does not look at the text"
+            what = "no better than the text-blind baseline"
             found.append(f"{what}: try another learning rate, more epochs, or an encoder that was trained for longer")
         if self.folds:
             scores = [each[self.metric] for each in self.folds.values()]
@@ -208,7 +208,7 @@ class FinetuneResult:
         by_others = self.tuned.get(CROSS_FITTED_DEV, {}).get(self.metric)
         if by_others is None:
             return ""
-        return f" on the dev rows that its thresholds were tuned on, {by_others:.4f} with thresholds of other dev rows"
+        return f" on the dev rows that its thresholds were tuned on, {by_others:.4f} with cross-fitted thresholds"
 
 
 def kept_seed(keep_seed: str, scores: Sequence[float]) -> int:

@@ -46,29 +46,30 @@ class FinetuneSettings(TypeChecked):
     epochs: int = 4
     """Passes over the training rows; the best one by the metric on the dev rows is kept."""
     max_steps: int = 0
-    """The most steps of a seed, where that is less than all epochs; 0 for all."""
+    """The most steps of each seed, if its epochs have more; 0 for no limit."""
     evaluate_every: int = 0
-    """Steps between measurements on the dev rows, beside the one at the end of each epoch; 0 for these alone."""
+    """Also measure on the dev rows every so many steps; 0 measures at the end of each epoch only."""
     patience: int = 0
-    """Measurements in a row without a better one after which a seed ends; 0 never."""
+    """End a seed early after so many measurements in a row without a better one; 0 for never."""
     batch: int = 32
     """Rows of one step."""
     learning_rate: float = 5e-5
     """The highest learning rate, reached at the end of the warm-up."""
     warmup: float = 0.1
-    """The share of the steps that the learning rate rises over."""
+    """The share of the steps over which the learning rate rises."""
     weight_decay: float = 0.01
-    """On weight matrices and embeddings, not on biases and LayerNorm."""
+    """Applied to weight matrices and embeddings, not to biases and LayerNorm."""
     layer_decay: float = 1.0
-    """Every layer learns at this times the rate of the one above it, and the embeddings at this times the first's."""
+    """Each layer's learning rate is this times that of the layer above it, the embeddings' this times the
+    first layer's."""
     frozen_layers: int = 0
-    """Layers from the bottom, and the embeddings, that stay as they are; 0 for none."""
+    """How many layers from the bottom are frozen, together with the embeddings; 0 for none."""
     reinitialised_layers: int = 0
-    """Layers from the top that start from random weights; 0 for none."""
+    """How many layers from the top start from random weights; 0 for none."""
     bias_correction: bool = True
-    """Adam's; Google's BERT had none."""
+    """Adam's bias correction; Google's BERT had none."""
     max_gradient_norm: float = 1.0
-    """The gradient is scaled down to this global norm; 0 never."""
+    """The gradient of a step is clipped to this global norm; 0 disables clipping."""
     dropout: float = 0.1
     """On hidden states and the pooled output, whatever the pre-training had."""
     attention_dropout: float = 0.1
@@ -77,65 +78,68 @@ class FinetuneSettings(TypeChecked):
     """The most tokens of a row, [CLS] and [SEP] included; longer texts are cut at their end, or read in windows. 0 is
     the task's own: 384 for qa, 128 for all others."""
     windows: bool = False
-    """Read texts that are longer in windows, in training and in prediction, and take the mean of their scores (of
-    embed: of their vectors)."""
+    """Read longer texts in windows, in training and in prediction, and take the mean of the windows' scores (embed: of
+    their vectors)."""
     window_overlap: int = 32
     """Tokens that a window shares with the one before it, at most half of what it holds of the text."""
     doc_stride: int = 128
-    """Tokens between the beginnings of two windows on a long context (qa)."""
+    """Tokens from the start of a window on a long context to the start of the next one (qa)."""
     max_query_length: int = 64
     """The most tokens of a question; longer ones are cut at their end (qa)."""
     n_best: int = 20
-    """How many starts and ends of answers are looked at in a window, and how many answers are kept (qa)."""
+    """How many starts and ends of answers are considered in a window, and how many answers are kept (qa)."""
     max_answer_length: int = 30
     """The most tokens of an answer (qa)."""
     unanswerable: bool | None = None
-    """Whether a question may have no answer, as in SQuAD 2.0; by default if training rows have none (qa)."""
+    """Whether a question may have no answer, as in SQuAD 2.0; by default true if any training question has
+    no answer (qa)."""
     null_threshold: float | None = None
-    """By how much the score of no answer must be above the best answer's; by default tuned on the dev rows (qa)."""
+    """By how much the score of no answer must exceed the best answer's; by default tuned on the dev rows (qa)."""
     metric: str = "auto"
     """What selects the best epoch and the best seed, on the dev rows; auto is the task's own (classify: accuracy)."""
     positive: str | None = None
-    """The label that binary_f1 scores; of two labels the one that sorts last, unless named here."""
+    """The label that binary_f1 scores; by default the one of the two labels that sorts last."""
     negative_label: str | None = None
-    """The label that micro_f1 leaves out: the one that says that there is nothing, such as no relation."""
+    """The label that micro_f1 leaves out: the one for "nothing here", such as no relation."""
     labels: str | None = None
     """The classes in the order of the model's outputs, joined by commas; without it those of the rows, sorted. Of tag,
     all tags that rows may have, whose places from 0 may stand for them."""
     many_labels: bool = False
-    """Take labels for classes although they are more than 100, as many as rows, or numbers with fractions."""
+    """Treat labels as classes even if there are more than 100, as many as rows, or numbers with fractions."""
     class_weights: Literal["none", "balanced"] = "none"
-    """balanced: a class weighs in the loss by the inverse of its training rows (classify)."""
+    """balanced: in the loss each class is weighted by the inverse of its number of training rows (classify)."""
     focal: float = 0.0
-    """The gamma of a focal loss, which favours rows that are difficult; 0 for none, usual is 2 (classify)."""
+    """The gamma of a focal loss, which gives difficult rows more weight; 0 for none, 2 is usual (classify)."""
     sampling: Sampling = "natural"
-    """The rows of an epoch: natural takes each once, balanced as many of every class, sqrt half way (classify)."""
+    """The rows of an epoch: natural takes each once, balanced as many of every class, sqrt in proportion to the square
+    root of a class's size (classify)."""
     label_smoothing: float = 0.0
-    """The share of each label that is spread over all classes, usual is 0.1 (classify)."""
+    """The share of each label that is spread over all classes; 0.1 is usual (classify)."""
     temperature: bool = True
-    """Divide the scores by a temperature that is fitted to the dev rows, where that makes probabilities better."""
+    """Divide the scores by a temperature fitted to the dev rows, where that makes the probabilities better."""
     thresholds: Literal["auto", "tuned", "half"] = "auto"
-    """From which probability on a label is given: tuned on the dev rows for F1, or half. auto tunes them for rows with
-    several labels where that raises the metric; tuned always, and for the positive one of two labels."""
+    """The probability from which a label is given: tuned on the dev rows for F1, or half (0.5). auto tunes it for rows
+    with several labels where that raises the metric; tuned always does, and for the positive one of two labels too."""
     seeds: int = 1
-    """Runs from different seeds (head, order, dropout); the log gives mean and deviation."""
+    """How many times to train, each time from another seed (head, order, dropout); the log gives mean and deviation."""
     keep_seed: Literal["best", "median", "last"] = "best"
-    """Whose model is kept: the best seed's, the one's in the middle (of two the lower one's), or the last one's after
-    its last step, so that the dev rows choose nothing."""
+    """Which model is kept: that of the best seed; of the median seed (with an even number of seeds, the lower of the
+    middle two); or of the last seed after its last step, so that the dev rows choose nothing."""
     seed: int = 42
     """The first seed."""
     folds: int = 0
-    """Also train on all but one of so many parts of the training rows, each in turn, and measure on that one; 0 not."""
+    """k-fold cross-validation: also train on all folds but one, in turn, and measure on the one left out; 0 for
+    none."""
     learning_curve: bool = False
     """Also train on 10% and on 30% of the training rows: whether more labels would help."""
     side_by_side: bool = False
-    """Share out seeds, folds and shares of a learning curve over the ranks (--gpus, --ranks), each trained by one of
-    them alone, in place of all ranks training one after another together."""
+    """Distribute seeds, folds and shares of a learning curve over the ranks (--gpus, --ranks), each trained by one rank
+    alone, instead of all ranks training them together, one after another."""
     from_scratch: bool = False
-    """Random weights in place of the model's: what the pre-training is worth."""
+    """Random weights instead of the model's: shows what the pre-training is worth."""
     micro_batch_tokens: int = 8192
-    """The most tokens that go through the model at once; a step takes as many micro-batches as it needs. On a CPU they
-    are smaller where so many would take it many seconds."""
+    """Maximum number of tokens in a micro-batch; a step has as many micro-batches as it needs. On a CPU they are
+    smaller where one of that size would take many seconds."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
@@ -145,23 +149,24 @@ class FinetuneSettings(TypeChecked):
     save_every: int = 500
     """Steps between two checkpoints; the end of an epoch is always saved."""
     keep: int = 1
-    """Step checkpoints that are kept while it trains, the newest ones."""
+    """How many of the newest step checkpoints are kept while it trains."""
     keep_every: int = 0
-    """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps none for that."""
+    """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps no such
+    checkpoints."""
     report: bool = True
-    """Write what the task has to tell of the dev and the test rows into the run's `report`: tables and pictures, or
-    SQuAD's files of predictions."""
+    """Write reports on the dev and the test rows into the run's `report`: tables and pictures, and for qa SQuAD's
+    files of predictions."""
     nvidia_results: bool = False
     """Write nvidia-results.json too: scores, times and latencies under the names that NVIDIA's scripts use."""
     dev_share: float | None = None
-    """The share of the training rows that become dev rows where no file of them is given, by label and by
-    --columns.group; then 0.2 by default."""
+    """The share of the training rows that is held out as dev rows if no file of dev rows is given: stratified by label,
+    with no --columns.group on both sides; 0.2 by default."""
     skip_bad_rows: str | None = None
     """Leave out rows that cannot be used, and write them to this file as JSON lines, each with the reason."""
     bad_share: float = _BAD_SHARE
     """The largest share of the rows of a file that --skip-bad-rows may leave out."""
     columns: Columns = field(default_factory=Columns)
-    """Where text and label stand; those that the rows lack are inferred."""
+    """Which columns hold text and label; they are inferred where the rows have none of these names."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -263,10 +268,10 @@ class DistillSettings(FinetuneSettings):
             fix = "give both: how many rows are made of each, and the model that proposes words"
             raise BertsmithError("one of augment and augment_model is there without the other", where, fix)
         if self.augment and (self.folds or self.learning_curve):
-            what = "folds and learning curves divide the training rows, and made rows would be on both sides"
+            what = "folds and learning curves divide the training rows, and augmented rows would be on both sides"
             raise BertsmithError(what, where, "leave out augment, or --folds and --learning-curve")
         if self.augment and not (self.label_augmented or self.logits_weight or self.hidden_weight):
-            what = "nothing would be learned from the made rows: they have no label, and the teacher no weight"
+            what = "nothing would be learned from the augmented rows: they have no label, and the teacher no weight"
             raise BertsmithError(what, where, "set label_augmented, or a weight of the teacher's")
 
 
@@ -289,8 +294,8 @@ def check_read(kind: str, given: Iterable[str], read_by: Mapping[str, Sequence[s
     read a setting, where those are not all."""
     for name in given:
         if kind not in (kinds := read_by.get(name, (kind,))):
-            what, fix = f"{kind} has no {name.replace('_', ' ')}", f"leave it out, or use {' or '.join(kinds)}"
-            raise BertsmithError(what, where, fix)
+            what = f"{kind} models do not take {name.replace('_', ' ')}"
+            raise BertsmithError(what, where, f"leave it out; it is for {' and '.join(kinds)} models")
 
 
 def _demand(holds: bool, name: str, found: float, wanted: str) -> None:

@@ -1,6 +1,6 @@
 """`pretrain --check`: whether model, data, optimizer and device fit together, in about a minute, without a run.
 
-A batch of a few sequences is learned by heart, a micro-batch of the recipe's size is timed for each phase, and a
+A batch of a few sequences is overfitted, a micro-batch of the recipe's size is timed for each phase, and a
 checkpoint is written and read back. What a run would take is worked out from that.
 """
 
@@ -55,11 +55,11 @@ from bertsmith.training.work import (
     work_of,
 )
 
-# Tokens and updates by which a batch is learned by heart: few, so that BERT-base on two cores takes half a minute.
+# Tokens and updates by which a batch is overfitted: few, so that BERT-base on two cores takes half a minute.
 _TOKENS = 256
 _UPDATES, _LEAST_UPDATES, _WARM_UP = 400, 25, 10
 # The loss is then below this share of what the batch's own frequencies give.
-_BY_HEART = 0.5
+_OVERFITTED = 0.5
 # A loss that after so many updates is no lower, in nats, than at first does not fall later.
 _FLAT_UPDATES, _FLAT = 60, 0.02
 # On one batch without dropout no rate that fits raises the loss so far, in nats.
@@ -75,13 +75,13 @@ _SAVED_BYTES = 12  # of a parameter and its two moments
 class Checked:
     """What a check found.
 
-    loss_before, loss_by_heart: of masked words on the batch that was learned, in nats. frequencies: what the batch's
+    loss_before, loss_after: of masked words on the batch that was learned, in nats. frequencies: what the batch's
     own frequencies give. updates: that it took. micro_batch_seconds, update_seconds: of the recipe's size, in the first
     phase. step_seconds, run_seconds: worked out from them, for one such device. memory_bytes: at most, of all phases.
     """
 
     loss_before: float
-    loss_by_heart: float
+    loss_after: float
     frequencies: float
     updates: int
     micro_batch_seconds: float
@@ -142,7 +142,7 @@ def _checked(work: Work, device: Device, out: Path) -> Checked:
     optimizer = optimizer_of(recipe, model, device)
     objective = Pretraining(model, device.torch_device)
     frequencies = _entropy(few)
-    learned = _learn_by_heart(objective, optimizer, few, phase)
+    learned = _overfit(objective, optimizer, few, phase)
     _judge(learned, frequencies, phase)
     save, load, copy = _saved_and_read(objective, optimizer, out)
     timed = {
@@ -168,7 +168,7 @@ def _batch(recipe: Recipe, corpus: Corpus, number: int, tokens: int) -> Pretrain
 
 
 def _tell_time(work: Work, phases: Collection[Phase], device: Device) -> None:
-    """Of a model for which it is long, before it is made: about what learning by heart and the micro-batches take."""
+    """Of a model for which it is long, before it is made: about what the overfit test and the micro-batches take."""
     recipe, config = work.recipe, config_for(work.recipe, work.corpus)
     asked = CPU_TOKENS if recipe.micro_batch_tokens == "auto" else recipe.micro_batch_tokens
     with log.as_details():  # it is logged when it is used
@@ -185,18 +185,16 @@ def _tell_time(work: Work, phases: Collection[Phase], device: Device) -> None:
     size = parameters(config)
     if seconds > _LONG_SECONDS or size.layers > _LARGE:
         saved = f"{log.size(_SAVED_BYTES * size.total)} are written and read"
-        say(f"check: learning by heart and micro-batches take about {duration(seconds)}, and {saved}")
+        say(f"check: overfit test and micro-batches take about {duration(seconds)}, and {saved}")
 
 
-def _learn_by_heart(
-    objective: Pretraining, optimizer: ClippedOptimizer, batch: PretrainBatch, phase: Phase
-) -> _Learned:
+def _overfit(objective: Pretraining, optimizer: ClippedOptimizer, batch: PretrainBatch, phase: Phase) -> _Learned:
     """By the recipe's optimizer and its highest rate, without dropout, until the batch is learned, its loss does not
     fall, or the time is up."""
     objective.model.eval()
-    losses, timed_out, goal = list[float](), False, _BY_HEART * _entropy(batch)
+    losses, timed_out, goal = list[float](), False, _OVERFITTED * _entropy(batch)
     end = time.perf_counter() + _MOST_SECONDS
-    with Progress("by heart", None, "update") as progress:
+    with Progress("overfit test", None, "update") as progress:
         while len(losses) <= _UPDATES and not timed_out:
             optimizer.set_learning_rate(phase.learning_rate * min(1.0, (len(losses) + 1) / _WARM_UP))
             losses.append(_step(objective, optimizer, [batch]))
@@ -242,15 +240,15 @@ def _entropy(batch: PretrainBatch) -> float:
 
 
 def _judge(learned: _Learned, frequencies: float, phase: Phase) -> None:
-    """Says whether the batch was learned by heart. Raises BertsmithError where nothing was learned."""
+    """Says whether the batch was overfitted. Raises BertsmithError where nothing was learned."""
     before, after, count = learned.before, learned.after, learned.updates
     path = f"the loss of one small batch went from {before:.2f} to {after:.2f} in {count} updates"
     path += f", which took the {duration(_MOST_SECONDS)} that there are for it" if learned.timed_out else ""
     rate = f"at a learning rate of {phase.learning_rate:g}"
-    if after <= _BY_HEART * frequencies:
-        say(f"by heart: {path}; its frequencies alone would give {frequencies:.2f}: as it should be")
+    if after <= _OVERFITTED * frequencies:
+        say(f"overfit test: {path}; its frequencies alone would give {frequencies:.2f}: as it should be")
     elif math.isfinite(after) and after < before - (_FLAT if learned.timed_out else 1.0):  # a slow machine is no fault
-        warn(f"by heart: {path} {rate}, and is still far from 0: the rate may be too low or too high")
+        warn(f"overfit test: {path} {rate}, and is still far from 0: the rate may be too low or too high")
     else:
         is_finite = math.isfinite(after)
         risen = not is_finite or learned.highest > before + _RISEN

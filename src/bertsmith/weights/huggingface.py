@@ -128,11 +128,13 @@ def load_model(
 
 def _tell(path: Path, fitted: Fit, tensors: Mapping[str, Tensor], warn_of_fresh: bool) -> None:
     """Says once what was drawn anew, left out or widened."""
-    if fitted.fresh and warn_of_fresh:
-        said = f"{path}: {' and '.join(sorted(fitted.fresh))}: drawn at random (no weights for it were read)"
-        warn(said, of_all_ranks=True)
-    elif fitted.fresh:
-        log_choice(f"{path}: {' and '.join(sorted(fitted.fresh))}", "drawn at random", "no weights for it were read")
+    if fitted.fresh:
+        what, none = f"{path}: {' and '.join(sorted(fitted.fresh))}", "the folder has no weights for"
+        why = f"{none} {'it' if len(fitted.fresh) == 1 else 'them'}"
+        if warn_of_fresh:
+            warn(f"{what}: randomly initialised ({why})", of_all_ranks=True)
+        else:
+            log_choice(what, "randomly initialised", why)
     if fitted.unused:
         log_choice(f"{path}: {' and '.join(sorted(fitted.unused))}", "left out", "this model has no such part")
     tell_dtypes(path, tensors)

@@ -33,6 +33,11 @@ def test_durations(seconds, said):
     assert log.duration(seconds) == said
 
 
+def test_a_count_of_one_has_no_plural():
+    said = [log.counted(count, what) for count, what in ((1, "row"), (0, "row"), (1200, "row"), (2, "class"))]
+    assert said == ["1 row", "0 rows", "1,200 rows", "2 classes"]
+
+
 @pytest.mark.parametrize(
     ("count", "said"),
     [(0, "0 B"), (812, "812 B"), (4_100_000, "4.1 MB"), (2.5e9, "2.5 GB"), (3e12, "3.0 TB"), (4e15, "4000.0 TB")],

@@ -131,4 +131,4 @@ def test_the_command_reads_a_pipe_and_names_what_it_cannot_write(model, tmp_path
         ("word1 word2", 32, 0),
         ("word3 word4 word5", 32, 1),
     ]
-    assert "1 texts truncated, 1 tokens not read" in captured.err
+    assert "1 text truncated, 1 token not read" in captured.err

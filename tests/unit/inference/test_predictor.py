@@ -316,10 +316,10 @@ def test_a_column_that_a_kind_of_model_does_not_read_is_refused_with_the_kinds_t
             assert getattr(Predictor(folder, "cpu", columns={name: "other"}).columns, name) == "other"
         else:
             flag = f"--columns.{name.replace('_', '-')}"
-            with pytest.raises(BertsmithError, match=rf"^{predictor.kind} has no {flag}\n") as caught:
+            with pytest.raises(BertsmithError, match=rf"^{predictor.kind} models do not take {flag}\n") as caught:
                 Predictor(folder, "cpu", columns={name: "other"})
-            assert caught.value.fix.startswith("leave it out, or use ")
-            assert predictor.kind not in caught.value.fix.split("or use ")[1].split(" or ")
+            assert caught.value.fix.startswith("leave it out; it is for ")
+            assert predictor.kind not in caught.value.fix.split("it is for ")[1].removesuffix(" models").split(" and ")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -327,9 +327,9 @@ def test_a_number_of_best_answers_is_refused_by_kinds_that_list_none(kind, tmp_p
     folder, row = made_head(kind, tmp_path / "model"), KINDS[kind][3][0]
     (answer,) = Predictor(folder, "cpu")([row])
     if not {"nbest", "guesses"} & answer.keys():
-        with pytest.raises(BertsmithError, match="has no --n-best") as caught:
+        with pytest.raises(BertsmithError, match="models do not take --n-best") as caught:
             Predictor(folder, "cpu", top=1)
-        assert caught.value.fix == "leave it out, or use qa or masked words"
+        assert caught.value.fix == "leave it out; it is for qa and masked words models"
     else:
         (answer,) = Predictor(folder, "cpu", top=1)([row])
         assert len(answer.get("nbest") or answer["guesses"][0]) == 1
@@ -339,16 +339,16 @@ def test_all_columns_may_be_given_where_those_that_are_not_read_stay_as_they_wer
     for body in (Columns(text="body"), asdict(Columns(text="body"))):
         assert Predictor(classes, "cpu", columns=body)([{"body": "a"}])
     for wrong in (Columns(question="q"), {"question": "q"}):
-        with pytest.raises(BertsmithError, match="classify has no"):
+        with pytest.raises(BertsmithError, match="classify models do not take"):
             Predictor(classes, "cpu", columns=wrong)
 
 
 @pytest.mark.parametrize(
     ("flags", "names"),
     [
-        (["--n-best", "5"], "classify has no --n-best"),
-        (["--columns.context", "a"], "classify has no --columns.context"),
-        (["--columns.tokens", "b"], "classify has no --columns.tokens"),
+        (["--n-best", "5"], "classify models do not take --n-best"),
+        (["--columns.context", "a"], "classify models do not take --columns.context"),
+        (["--columns.tokens", "b"], "classify models do not take --columns.tokens"),
     ],
 )
 def test_a_flag_of_another_kind_of_model_is_one_message_and_status_2(classes, tmp_path, capsys, flags, names):
@@ -359,7 +359,7 @@ def test_a_flag_of_another_kind_of_model_is_one_message_and_status_2(classes, tm
     said = capsys.readouterr().err
     assert names in said
     assert str(classes) in said
-    assert "leave it out, or use" in said
+    assert "leave it out; it is for" in said
     assert "Traceback" not in said
     assert not out.exists()
 

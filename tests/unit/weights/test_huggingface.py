@@ -110,7 +110,7 @@ def test_a_bare_encoder_gets_fresh_heads_and_says_so(model, tokenizer_folder, tm
     save_encoder(model.encoder, tokenizer_folder, tmp_path / "bare")
     loaded = load_pretraining_model(tmp_path / "bare")
     assert same(loaded.encoder, model.encoder)
-    assert "masked_head and next_sentence: drawn at random" in said.text
+    assert "masked_head and next_sentence: randomly initialised (the folder has no weights for them)" in said.text
     assert bool(torch.isfinite(loaded.masked_head.transform.weight).all())
     assert 0 < float(loaded.next_sentence.weight.detach().std()) < 0.04
 
@@ -119,13 +119,13 @@ def test_a_program_without_a_log_is_warned_of_fresh_heads(model, tokenizer_folde
     save_encoder(model.encoder, tokenizer_folder, tmp_path / "bare")
     code = "import sys, bertsmith; bertsmith.load_pretraining_model(sys.argv[1])"
     ran = subprocess.run([sys.executable, "-c", code, tmp_path / "bare"], capture_output=True, text=True, check=True)
-    assert "masked_head and next_sentence: drawn at random" in ran.stderr
+    assert "masked_head and next_sentence: randomly initialised (the folder has no weights for them)" in ran.stderr
 
 
 def test_a_missing_pooler_is_fresh_and_said(folder, said):
     edit(folder, lambda tensors: [tensors.pop(f"bert.pooler.dense.{leaf}") for leaf in ("weight", "bias")])
     load_encoder(folder)
-    assert "encoder.pooler: drawn at random" in said.text
+    assert "encoder.pooler: randomly initialised (the folder has no weights for it)" in said.text
 
 
 def test_every_problem_is_in_one_message(folder):

@@ -38,7 +38,7 @@ class TextSet:
 
 
 def made_classifier(folder: Path, quick: bool) -> str:
-    """Writes a classifier of two classes with drawn weights. Gives its description."""
+    """Writes a classifier of two classes with random weights. Gives its description."""
     known = data_folder() / "vocab" / "bert-base-uncased" / "vocab.txt"
     if known.is_file():
         tokenizer, words = Tokenizer.load(known), "the vocabulary of bert-base-uncased"
@@ -52,7 +52,7 @@ def made_classifier(folder: Path, quick: bool) -> str:
     initialise(model, config.initializer_range, seed=0)
     contents = FolderContents("BertForSequenceClassification", tokenizer.save, config_labels(["no", "yes"]))
     save_model(model, contents, folder)
-    return f"BERT-{size} with drawn weights, {words}"
+    return f"BERT-{size} with random weights, {words}"
 
 
 def open_classifier(model: Path, folder: Path) -> Predictor:

@@ -60,7 +60,7 @@ def bench_reference(options: BenchOptions, folder: Path, command: str) -> Report
     if not rows:
         raise BertsmithError(f"nothing was measured: {'; '.join(left_out)}", "bench reference", "give more --minutes")
     about = [
-        f"BERT-{model} with drawn weights and random ids, dropout 0.1 in training; every sequence has the whole "
+        f"BERT-{model} with random weights and random ids, dropout 0.1 in training; every sequence has the whole "
         "length, to which the reference pads; each case is a process of its own",
         "pre-training: a step of masked words and next sentences with LAMB, or their losses; SQuAD and GLUE (pairs in "
         "two classes): a step with AdamW, or from ids to scores on the host; torch.compile is not used",

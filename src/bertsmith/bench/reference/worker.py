@@ -81,7 +81,7 @@ def _compute(device: Device) -> torch.dtype | None:
 
 
 def _ready(model: M, case: Case, device: Device) -> M:
-    """With drawn weights; for inference as a `Predictor` has it."""
+    """With random weights; for inference as a `Predictor` has it."""
     initialise(model, 0.02, seed=0)
     if case.mode == "inference" and isinstance(encoder := getattr(model, "encoder", None), Encoder):
         encoder.keep_weights_once()

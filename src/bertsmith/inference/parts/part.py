@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self, TypeGuard, TypeVar
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import counted
 from bertsmith.tasks.reading.bad_rows import SHOWN, BadRow, Report, in_words, raise_at_once
 from bertsmith.tasks.reading.records import Columns, Row, RowReader, has_lone_surrogate, no_characters
 from bertsmith.tasks.task import NotFiniteError
@@ -62,9 +63,9 @@ class Account:
             self.first_skipped.append(in_words(error))
 
     def shortfall(self, what: str) -> str:
-        """What was not read, for the end of a line; "" where all was. what: how that which was truncated is called."""
-        cut = f"; {self.truncated_rows:,} {what} truncated, {self.truncated_tokens:,} tokens not read"
-        left = f"; {self.skipped:,} rows left out"
+        """What was not read, for the end of a line; "" where all was. what: the word for one that was truncated."""
+        cut = f"; {counted(self.truncated_rows, what)} truncated, {counted(self.truncated_tokens, 'token')} not read"
+        left = f"; {counted(self.skipped, 'row')} left out"
         return f"{cut if self.truncated_rows else ''}{left if self.skipped else ''}"
 
     def add(self, other: Account) -> None:

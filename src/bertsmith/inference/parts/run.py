@@ -14,7 +14,7 @@ from typing import Any
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError, TypeChecked
 from bertsmith.base.locks import LOCK_FILE
-from bertsmith.base.log import Progress, say, warn
+from bertsmith.base.log import Progress, counted, say, warn
 from bertsmith.base.versions import version_of
 from bertsmith.inference.parts.folder import Join, PartsFolder
 from bertsmith.inference.parts.part import Account, OnError, Part
@@ -163,7 +163,7 @@ def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, pro
     if done.skipped:
         warn(
             listed(
-                f"{done.skipped:,} rows cannot be used and were left out, see {folder.bad}",
+                f"{counted(done.skipped, 'unusable row')} left out, see {folder.bad}",
                 done.first_skipped,
                 done.skipped,
             )

@@ -25,7 +25,7 @@ class Limits(TypeChecked):
     queue_tokens: int = 262_144
     """The most tokens that wait for a model (429); a request with more by itself is refused (413)."""
     queue_seconds: float = 2.0
-    """The longest wait for its turn, as foretold from the measured speed, at which a request is let in (429)."""
+    """A request is refused with 429 if its estimated wait, at the measured speed, is longer than this."""
     request_seconds: float = 60.0
     """How long a request may wait for its answer (504)."""
     body_seconds: float = 20.0

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bertsmith.base import ranks
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import Progress, say
+from bertsmith.base.log import Progress, counted, say
 from bertsmith.base.ranks.together import together
 from bertsmith.base.streams import generator, stream_key
 from bertsmith.model.pretraining import PretrainingModel
@@ -73,9 +73,10 @@ class Made:
     def line(self, of: int) -> str:
         """All of that in words. of: the rows that there were."""
         return (
-            f"{len(self.rows):,} rows made of {of:,} by replacing words; proposals for {self.masked:,} words, of which "
-            f"{self.several:,} have several pieces and were masked as one; {self.equal:,} left out as equal to another "
-            f"of the same row; {self.wordless:,} rows have no word to replace"
+            f"{counted(len(self.rows), 'augmented row')} made from {of:,} by replacing words; proposals for "
+            f"{counted(self.masked, 'word')}, {self.several:,} of them of several pieces that were masked as one; "
+            f"{self.equal:,} dropped as duplicates of another made from the same row; "
+            f"{counted(self.wordless, 'row')} without a word to replace"
         )
 
 

@@ -1,4 +1,4 @@
-"""The made rows of a run with a teacher: made once, kept in the run folder, and the same when it is resumed."""
+"""The augmented rows of a run with a teacher: made once, kept in the run folder, and the same when it is resumed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bertsmith.training.run_folder import model_identity
 from bertsmith.weights.huggingface import CONFIG_FILE, load_model, model_folder, read_config
 
 AUGMENTED_FILE = "augmented.jsonl"
-"""In a run folder: a line for each made row, with the number of the training row that it is made of, from 0."""
+"""In a run folder: a line for each augmented row, with the number of the training row that it is made of, from 0."""
 _UNFINISHED_FILE = "augmented.unfinished.jsonl"
 """What a run that is making rows has so far: a line for what they are made of and with, then one for each few rows."""
 _FACT = "augmented"
@@ -50,7 +50,7 @@ def check_augmented(work: Work) -> None:
 
 
 def with_augmented(work: Work, run: Path, device: Device, started_on: Mapping[str, str]) -> tuple[Work, dict[str, str]]:
-    """The work with made rows behind the training rows, and what `RunFacts.started_on` records of them.
+    """The work with augmented rows after the training rows, and what `RunFacts.started_on` records of them.
 
     started_on: of the run that is resumed, {} for a new one. Ranks share the making, and all get all rows. Raises
     BertsmithError where a resumed run would get other rows than it had.
@@ -65,20 +65,20 @@ def with_augmented(work: Work, run: Path, device: Device, started_on: Mapping[st
         ranks.by_first(lambda: (run / _UNFINISHED_FILE).unlink(missing_ok=True))
     checksum = hashlib.sha256(text.encode()).hexdigest()
     if known not in (None, checksum):
-        what = "the made rows of this run are missing or changed, and making them again gives other ones"
+        what = "the augmented rows of this run are missing or changed, and making them again gives other ones"
         raise BertsmithError(what, path, "put the file back, or start again in another folder")
     originals = work.parts["train"]
     records = [
         replace(originals.records[each["row"]], text=each["text"], text_b=each["text_b"], id=None)
         for each in map(json.loads, text.split("\n")[:-1])  # a text may hold what `splitlines` splits at
     ]
-    named = [replace(each, where=f"{each.where} (made row {number})") for number, each in enumerate(records, 1)]
+    named = [replace(each, where=f"{each.where} (augmented row {number})") for number, each in enumerate(records, 1)]
     examples = replace(
         work.examples([*originals.records, *named]), part=originals.part, originals=len(originals.targets)
     )
     cut = examples.sequences.truncated_of(slice(len(originals.records), None))
     lost = f"{cut.rows:,} of them truncated, {cut.tokens:,} tokens lost"
-    say(f"train: {len(named):,} made rows beside {len(originals.records):,}, {lost}; {path}")
+    say(f"train: {len(named):,} augmented rows beside {len(originals.records):,}, {lost}; {path}")
     return replace(work, parts={**work.parts, "train": examples}), {_FACT: checksum}
 
 

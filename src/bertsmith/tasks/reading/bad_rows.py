@@ -11,7 +11,7 @@ from typing import Any
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import warn
+from bertsmith.base.log import counted, warn
 
 BadRow = tuple[BertsmithError, Any]
 """What is wrong with a row, and the row: its bytes or its cells."""
@@ -72,7 +72,7 @@ class SkippedRows:
         if ranks.rank() == 0:
             self.write(path)
         if self.rows:
-            warn(f"{len(self.rows):,} bad rows left out: {path}", of_all_ranks=True)
+            warn(f"{counted(len(self.rows), 'bad row')} left out: {path}", of_all_ranks=True)
 
     def write(self, path: Path) -> None:
         """Writes a line of JSON for each: {"where", "why", "row"}. Raises BertsmithError where it cannot."""

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say, warn
+from bertsmith.base.log import counted, say, warn
 from bertsmith.tasks.reading.bad_rows import SkippedRows, listed, pass_over, raise_at_once
 from bertsmith.tasks.reading.files import Form, Source, rows_of
 from bertsmith.tasks.reading.labels import class_name
@@ -87,13 +87,13 @@ def warn_of_copies(parts: Parts, reader: type[RowReader]) -> None:
         if part in items and other in items:
             found = rows_in_both(items[part], items[other])
             what = f"{found.count:,} of {len(items[part]):,} {part} rows have the text of {other} rows"
-            _warn(found, f"{what}, so their score may be too good")
+            _warn(found, f"{what}, so their score may be optimistic")
             shared = _with_text_of(parts[part], parts[other], reader)
             if shared:
                 what = f"{len(shared):,} of {len(items[part]):,} {part} rows have one of their texts in {other} rows"
-                warn(f"{what}, such as {shared[0].where}, so their score may be too good", of_all_ranks=True)
+                warn(f"{what}, such as {shared[0].where}, so their score may be optimistic", of_all_ranks=True)
     found = contradictions([each for each in items["train"] if each.label])
-    _warn(found, f"{found.count:,} texts of the training rows have several labels")
+    _warn(found, f"training rows give {counted(found.count, 'text')} several labels")
 
 
 def warn_of_groups(parts: Parts, column: str) -> None:
@@ -108,7 +108,8 @@ def warn_of_groups(parts: Parts, column: str) -> None:
             what = f"{len(both):,} groups of column '{column}' have {part} rows and {other} rows"
             named = [f"{group}: {both[group].where}, {first[group].where}" for group in first if group in both]
             warn(
-                listed(f"{what}, so the score of {part} may be too good", named[:_SHOWN], len(named)), of_all_ranks=True
+                listed(f"{what}, so the score of {part} may be optimistic", named[:_SHOWN], len(named)),
+                of_all_ranks=True,
             )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.base.log import counted
 from bertsmith.tasks.reading.cells import listed_in
 from bertsmith.tasks.reading.records import Columns, Record, Row, check_characters, id_of, row_of, text_of
 from bertsmith.tasks.scoring.entities import Span
@@ -87,7 +88,7 @@ def tags_of_words(value: Any, words: Sequence[str], column: str, names: Sequence
     tags. names: where they are given, there are no others."""
     tags = [_named(tag, column, names) for tag in _parts(listed_in(value, column, str, int), column, "tags")]
     if len(tags) != len(words):
-        raise ValueError(f"there are {len(words):,} words and {len(tags):,} tags in column '{column}'")
+        raise ValueError(f"column '{column}' has {counted(len(tags), 'tag')} for {counted(len(words), 'word')}")
     for place, (tag, word) in enumerate(zip(tags, words, strict=True), start=1):
         try:
             split_tag(tag)

@@ -140,7 +140,7 @@ class Health:
         if record["masked_accuracy"] >= VISIBLE_ACCURACY:
             return (
                 f"{record['masked_accuracy']:.1%} of the masked words of {where(record)} are predicted right, more "
-                "than text allows: labels can be seen in the input, or the model knows its text by heart"
+                "than text allows: labels can be seen in the input, or the model has memorised its text"
             )
         return ""
 
@@ -175,7 +175,7 @@ class Health:
             return ""
         return (
             f"up to step {record['step']:,} the masked-word loss is {loss:.3f} in training and "
-            f"{record['masked_loss']:.3f} on held-out text: the model knows its text by heart (few texts, or the same "
+            f"{record['masked_loss']:.3f} on held-out text: the model has memorised its text (few texts, or the same "
             "again and again), or labels can be seen in training"
         )
 

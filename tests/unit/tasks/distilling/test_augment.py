@@ -126,8 +126,8 @@ def test_rows_without_words_and_equal_rows_are_counted(proposer: Proposer) -> No
     made = make_rows(some, proposer, replace(MAKING, count=9, top=2))
     assert (made.wordless, len(made.rows), made.equal) == (1, 2, 7)
     assert made.line(2) == (
-        "2 rows made of 2 by replacing words; proposals for 1 words, of which 0 have several pieces and were masked as "
-        "one; 7 left out as equal to another of the same row; 1 rows have no word to replace"
+        "2 augmented rows made from 2 by replacing words; proposals for 1 word, 0 of them of several pieces that were "
+        "masked as one; 7 dropped as duplicates of another made from the same row; 1 row without a word to replace"
     )
     assert make_rows(some[:1], proposer, MAKING) == Made(wordless=1)
 

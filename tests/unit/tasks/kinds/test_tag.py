@@ -213,7 +213,7 @@ def test_words_go_before_text_where_they_have_tags() -> None:
         ({"words": ["a"]}, "no column 'tokens' of words and no column 'text'; found: words"),
         ({"text": "  ", "spans": []}, "column 'text' is empty"),
         ({"tokens": [], "tags": []}, "column 'tokens' is empty"),
-        ({"tokens": ["a"], "tags": ["O", "O"]}, "there are 1 words and 2 tags"),
+        ({"tokens": ["a"], "tags": ["O", "O"]}, "column 'tags' has 2 tags for 1 word"),
         ({"tokens": ["a"], "tags": ["NN"]}, "'NN' is not a tag of a span"),
         ({"tokens": ["a\ud800"], "tags": ["O"]}, "half of a surrogate pair"),
         ({"text": "a b", "spans": [[0, 9, "x"]]}, "does not lie in the text"),

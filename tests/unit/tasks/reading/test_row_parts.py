@@ -96,7 +96,7 @@ def test_copies_in_all_parts_are_named(said):
     made = {"train": ROWS[:10], "dev": [*ROWS[8:12], {"text": "TEXT 3", "label": "a"}], "test": ROWS[9:14]}
     warn_of_copies(parts(made.pop("train"), **made), RowReader)
     for line in (
-        "3 of 5 dev rows have the text of train rows, so their score may be too good",
+        "3 of 5 dev rows have the text of train rows, so their score may be optimistic",
         "row 5 is row 4 (labelled a, there b)",
         "1 of 5 test rows have the text of train rows",
         "3 of 5 test rows have the text of dev rows",
@@ -117,7 +117,9 @@ def test_groups_of_several_parts_are_named(said):
     grouped = [{**row, "group": number // 4} for number, row in enumerate(ROWS)]
     made = parts(grouped[:20], dev=grouped[10:30], test=grouped[36:])
     warn_of_groups(made, "group")
-    assert "3 groups of column 'group' have dev rows and train rows, so the score of dev may be too good:" in said.text
+    assert (
+        "3 groups of column 'group' have dev rows and train rows, so the score of dev may be optimistic:" in said.text
+    )
     assert "2: row 1, row 9" in said.text
     assert "test" not in said.text
     made = parts(

@@ -43,8 +43,8 @@ def test_what_are_no_words(value: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("tags", "message"),
     [
-        (["O"], "there are 2 words and 1 tags in column 'ner'"),
-        (["O", "O", "O"], "2 words and 3 tags"),
+        (["O"], "column 'ner' has 1 tag for 2 words"),
+        (["O", "O", "O"], "has 3 tags for 2 words"),
         (["O", "NN"], "word 2, 'rejects': 'NN' is not a tag of a span"),
         ([0, 3], "has numbers as tags, such as 0; .* --labels O,B-PER,I-PER"),
         ("0 3", "has numbers as tags"),
