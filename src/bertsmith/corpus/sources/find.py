@@ -20,6 +20,7 @@ from bertsmith.corpus.sources.recognise import NOT_A_ROW_A_LINE, Unread, form_of
 from bertsmith.rows.lines import Slice
 
 _ORIGINS = {NAME: "from standard input", PYTHON_DOCS: "the documentation that comes with Python"}
+_SPECIAL = "broken links and special files, skipped"
 _AN_OBJECT_A_LINE = "write an object a line, as by: jq -c '.[]' FILE > FILE.jsonl"
 _READ = (
     "readable are text, JSON lines, csv, tsv, parquet, WikiExtractor output and MediaWiki XML dumps, each plain or "
@@ -117,13 +118,20 @@ def _paths(source: str, passed: Tally, own: Path | None) -> Iterator[tuple[Path,
         for file in _walk(path, passed, own):
             yield file, f"{path.resolve().name}/{file.relative_to(path).as_posix()}"
     elif path.exists():
+        if not path.is_file():
+            fix = (
+                f"write it to a file and name that, or let `prepare` keep it: ... | bertsmith prepare {STANDARD_INPUT}"
+            )
+            raise BertsmithError("this is a pipe or a device, and a source is read more than once", source, fix)
         yield path, path.name
     elif glob.has_magic(source):
         for match in sorted(glob.glob(source, recursive=True)):
             if Path(match).is_dir():
                 yield from _paths(match, passed, own)
-            else:
+            elif Path(match).is_file():
                 yield Path(match), Path(match).name
+            else:
+                passed.note(_SPECIAL, example=Path(match).name)
     else:
         beside = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
         shown = [name for name in beside if not name.startswith(".")]
@@ -159,7 +167,7 @@ def _walk(folder: Path, passed: Tally, own: Path | None) -> Iterator[Path]:
             if not name.startswith(".") and file.is_file():
                 yield file
             elif not name.startswith("."):
-                passed.note("broken links and special files, skipped", example=name)
+                passed.note(_SPECIAL, example=name)
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -189,6 +189,18 @@ def test_missing_and_empty_sources(tmp_path: Path) -> None:
         find_files([], OPTIONS)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_pipe_is_no_source(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(BertsmithError, match="a pipe or a device") as caught:
+        find_files([tmp_path / "pipe.txt"], OPTIONS)
+    assert "bertsmith prepare -" in caught.value.fix
+    (tmp_path / "text.txt").write_text(PLAIN)
+    found, passed = find_files([f"{tmp_path}/*.txt"], OPTIONS)
+    assert [file.name for file in found] == ["text.txt"]
+    assert passed["broken links and special files, skipped"].examples == ["pipe.txt"]
+
+
 def test_a_changed_file_has_another_stamp(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text(PLAIN)
