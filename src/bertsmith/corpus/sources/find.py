@@ -16,12 +16,15 @@ from bertsmith.base.tally import Tally
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.sources.formats import KINDS
 from bertsmith.corpus.sources.kept import NAME, PYTHON_DOCS, STANDARD_INPUT, Kept
-from bertsmith.corpus.sources.recognise import NOT_A_ROW_A_LINE, Unread, form_of
+from bertsmith.corpus.sources.recognise import NOT_A_ROW_A_LINE, RETURNS_ALONE, Unread, form_of
 from bertsmith.rows.lines import Slice
 
 _ORIGINS = {NAME: "from standard input", PYTHON_DOCS: "the documentation that comes with Python"}
 _SPECIAL = "broken links and special files, skipped"
-_AN_OBJECT_A_LINE = "write an object a line, as by: jq -c '.[]' FILE > FILE.jsonl"
+_WAYS_OUT = {
+    NOT_A_ROW_A_LINE: "write an object a line, as by: jq -c '.[]' FILE > FILE.jsonl",
+    RETURNS_ALONE: r"write line feeds, as by: tr '\r' '\n' < FILE > FILE.new",
+}
 _READ = (
     "readable are text, JSON lines, csv, tsv, parquet, WikiExtractor output and MediaWiki XML dumps, each plain or "
     "compressed as gz, bz2, xz or zst"
@@ -85,7 +88,7 @@ def find_files(
                 found.append(replace(recognised, name=name, stamp=stamp))
                 read.add(real)
             elif str(path) == str(source) or of_kept:
-                fix = _AN_OBJECT_A_LINE if recognised.reason == NOT_A_ROW_A_LINE else _READ
+                fix = _WAYS_OUT.get(recognised.reason, _READ)
                 raise BertsmithError(f"this file cannot be read as a source: {recognised.reason}", source, fix)
             elif recognised.damaged and options.strict:
                 fix = "copy or write it again, or omit --strict to have it skipped and counted"
