@@ -31,6 +31,7 @@ from bertsmith.corpus.stages.clean import TIMES_AS_LONG, CleanTask, clean_again,
 from bertsmith.corpus.stages.publish import put_together
 from bertsmith.corpus.stages.tokenise import TextTask, TokensTask, WordsTask, count_part_words, tokenise_part
 from bertsmith.corpus.stages.totals import corpus_account, kept_accounts
+from bertsmith.corpus.vocabulary_report import warn_of_unknown
 from bertsmith.corpus.wiki.dumps import DAMAGED as DUMP_DAMAGED
 from bertsmith.corpus.wiki.page_time import why_polled
 from bertsmith.rows.lines import DAMAGED
@@ -236,6 +237,8 @@ class Pipeline:
             f"tokens: {tokens:,}, {tokens / max(words, 1):.3f} pieces a word, {unknown / max(tokens, 1):.3%} of them "
             f"[UNK] (`bertsmith vocab` compares vocabularies); {duration(time.monotonic() - started)}"
         )
+        if self._made_of["tokenizer"] == "trained":
+            warn_of_unknown(unknown, tokens, "--vocabulary-size")
         return tasks, results
 
     def _assemble(

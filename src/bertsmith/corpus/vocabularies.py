@@ -14,7 +14,7 @@ from bertsmith.base.log import say
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.documents import DocumentRule, ReadOptions
 from bertsmith.corpus.text_sample import TextSample, sample_text
-from bertsmith.corpus.vocabulary_report import KNOWN, Figures, advice, examples, measure, table
+from bertsmith.corpus.vocabulary_report import KNOWN, Figures, advice, examples, measure, table, warn_of_unknown
 from bertsmith.tokens.extension import NewWord, costly_words, extend
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import SMALLEST, normalizer_for, train_on_counts, words_of
@@ -104,7 +104,10 @@ def make_vocabulary(
     _tell(tokenizer, old, added, sample)
     for line in left_out.lines():
         say(f"  {line}")
-    rows = _report(out.name or "this", tokenizer, others, sample)
+    name = out.name or "this"
+    rows = _report(name, tokenizer, others, sample)
+    if old is None:
+        warn_of_unknown(rows[name]["unknown"], rows[name]["tokens"], "--size")
     listed = [{"word": new.word, "count": new.count, "pieces": new.pieces} for new in added[:_EXAMPLES_KEPT]]
     values = {"sample_bytes": sample.bytes, "vocabularies": rows, "added": len(added), "first_added": listed}
     with files.whole_folder(out) as aside:
