@@ -178,6 +178,18 @@ def test_train_extend_and_keep_from_the_command_line(
     assert re.search(r"bert-base-uncased  +\d\.\d{3} ", capsys.readouterr().err), "it is found, and reads the text"
 
 
+def test_what_new_words_save_is_the_difference_of_the_figures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "text").write_text(f"{MEDICAL[0]} carcinomas carcinomatous москва москва москва", encoding="utf-8")
+    old().save(tmp_path / "old")
+    with caplog.at_level("INFO"):
+        options = VocabularyOptions(extend=tmp_path / "old", size=320, workers=1)
+        make_vocabulary([tmp_path / "text"], tmp_path / "new", options)
+    figures = json.loads((tmp_path / "new" / "vocabulary.json").read_bytes())["vocabularies"]
+    saved = figures["old"]["tokens"] - figures["new"]["tokens"]
+    assert (saved > 0, figures["old"]["unknown"], figures["new"]["unknown"]) == (True, 3, 0)
+    assert f"the new words save {saved:,} pieces of" in caplog.text
+
+
 def test_a_vocabulary_too_small_for_the_letters_of_its_text_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
