@@ -139,6 +139,7 @@ def test_bad_encoding_is_counted_and_strict_refuses(tmp_path: Path, tokenizer: T
     changed = check_books(corpus)["changed"]["bytes that are not UTF-8, replaced by U+FFFD"]
     assert changed["count"] == 3
     assert changed["examples"] == ["latin.txt, byte 4"]
+    assert "hold 36 bytes decompressed, 0 of them around the texts" in inspect(corpus)
     with pytest.raises(BertsmithError, match=r"latin\.txt, byte 4"):
         prepare(source, tmp_path / "strict", tokenizer=tokenizer, options=with_options(strict=True))
 

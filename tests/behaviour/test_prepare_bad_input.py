@@ -12,6 +12,7 @@ import pytest
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
+from bertsmith.tokens.vocabulary import train_vocabulary
 
 TEXT = "A text that is long enough to be kept as a document, whatever it says. " * 5
 
@@ -166,3 +167,21 @@ def test_too_few_held_out_documents_are_warned_about(
     prepare(whole, tmp_path / "lines", options=options(documents="line", held_out=0.001))
     assert "too few of 50 documents" in caplog.text
     assert "--documents" not in caplog.text
+
+
+@pytest.mark.parametrize("rule", ["file", "line"])
+def test_a_split_that_leaves_nothing_to_train_on_says_so(
+    rule: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("\n".join(f"A text of its own with the number {number}." for number in range(20)))
+    wanted = options(documents=rule, held_out=1 - 1e-9)
+    what, fix = f"all {1 if rule == 'file' else 20} documents are held out", "a lower --held-out"
+    with pytest.raises(BertsmithError, match=what) as raised:
+        prepare(text, tmp_path / "untrained", options=wanted)
+    prepare(text, tmp_path / "corpus", tokenizer=train_vocabulary([TEXT], 256), options=wanted)
+    for said in (raised.value.fix, caplog.text):
+        assert fix in said
+        assert ("--documents blank-line or line" in said) == (rule == "file")
+    assert f"warning: {what}, and none is left to train on" in caplog.text
+    assert "a larger --held-out" not in caplog.text

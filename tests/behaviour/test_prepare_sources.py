@@ -20,6 +20,7 @@ import pytest
 import zstandard
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import SPLITS, Corpus, verify
@@ -152,6 +153,35 @@ def test_wrong_standard_input_leaves_no_folder(given: bytes, tmp_path: Path) -> 
     done = run(["prepare", "-", "--out", "corpus"], given, tmp_path)
     assert done.returncode == 2
     assert not (tmp_path / "corpus").exists()
+
+
+def test_names_that_are_not_utf8_are_read_and_shown_by_their_escapes(
+    tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "caf\udce9"
+    folder.mkdir()
+    for name, write in {"\udce9.csv": as_csv, "\udce9.jsonl": as_jsonl, "\udce9.parquet": as_parquet}.items():
+        (folder / name).write_bytes(write([f"{text} Of {name[1:]}." for text in TEXTS]))
+    (folder / "r\udce9sum\udce9.txt").touch()
+    evaluation = tmp_path / "ex\udce9.txt"
+    evaluation.write_text("one two three four five six seven eight nine ten eleven twelve thirteen")
+    tokenizer.save(tmp_path / "t\udce9")
+    arguments = ["prepare", str(folder), "--exclude", str(evaluation), "--tokenizer", str(tmp_path / "t\udce9")]
+    arguments += ["--out", str(tmp_path / "c\udce9"), "--workers", "1"]
+    assert main(arguments) == 0
+    corpus = Corpus.open(tmp_path / "c\udce9")
+    assert balanced(corpus)["kept"]["documents"] == 3 * len(TEXTS)
+    assert corpus.account["made_of"]["sources"] == [str(folder)]
+    capsys.readouterr()
+    assert main(arguments) == 0
+    assert "from the same sources and options; nothing to do" in capsys.readouterr().err
+    assert main(["inspect", str(corpus.folder)]) == 0
+    shown = capsys.readouterr().out
+    assert r"such as caf\udce9/r\udce9sum\udce9.txt" in shown
+    assert r"ex\udce9.txt: found in 0 documents" in shown
+    assert main(["vocab", str(folder), "--out", str(tmp_path / "v\udce9"), "--size", "320"]) == 0
+    written = json.loads((tmp_path / "v\udce9" / "vocabulary.json").read_bytes())
+    assert written["sources"] == [str(folder)]
 
 
 def poison(folder: Path) -> None:

@@ -165,8 +165,9 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes UTF-8 text whole or not at all."""
-    write_whole(path, lambda file: file.write(text.encode()))
+    """Writes UTF-8 text whole or not at all. A lone surrogate, by which Python stands for a byte of a file's name that
+    is not UTF-8, is written as its escape (\\udce9), which JSON reads back."""
+    write_whole(path, lambda file: file.write(text.encode(errors="backslashreplace")))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not {"RANK", "SLURM_PROCID"}.isdisjoint(os.environ):
         # PyTorch's stack traces of lost connections would bury the one line that names the lost rank.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a file's name may hold what is not UTF-8
+            stream.reconfigure(errors="backslashreplace")
     args = list(sys.argv[1:] if argv is None else argv)
     everywhere = tuple(flag for flag in EVERYWHERE if flag in args)
     log.configure(quiet="--quiet" in everywhere, debug="--debug" in everywhere)

@@ -18,6 +18,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, duration, log_choice, say, size, warn
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.accounting import Account
+from bertsmith.corpus.documents import DocumentRule
 from bertsmith.corpus.engines.local import Engine
 from bertsmith.corpus.engines.parts import fingerprint, make_once, part_folder
 from bertsmith.corpus.filters.searches import Searches, Selection
@@ -31,6 +32,7 @@ from bertsmith.corpus.stages.clean import TIMES_AS_LONG, CleanTask, clean_again,
 from bertsmith.corpus.stages.publish import put_together
 from bertsmith.corpus.stages.tokenise import TextTask, TokensTask, WordsTask, count_part_words, tokenise_part
 from bertsmith.corpus.stages.totals import corpus_account, kept_accounts
+from bertsmith.corpus.vocabulary_report import warn_of_unknown
 from bertsmith.corpus.wiki.dumps import DAMAGED as DUMP_DAMAGED
 from bertsmith.corpus.wiki.page_time import why_polled
 from bertsmith.rows.lines import DAMAGED
@@ -39,6 +41,8 @@ from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import rounded_size, train_on_counts
 
 Task = TypeVar("Task")
+# Below this, a file of plain text was probably meant as many documents.
+_FEW_DOCUMENTS = 20
 
 
 @dataclass(frozen=True)
@@ -184,6 +188,11 @@ class Pipeline:
         tasks = [WordsTask(**vars(text), share=share, lowercase=options.lowercase) for text in texts]
         results = self._stage("counting words", count_part_words, tasks, cleaned.part_bytes)
         sample_bytes = sum(result["bytes"] for result in results)
+        if share == 1.0 and not sample_bytes:
+            documents = cleaned.account.documents - cleaned.account.dropped.count
+            what = f"all {documents:,} documents are held out, and no text is left to train a vocabulary on"
+            fix = f"prepare with {other_split('a lower --held-out', documents, options.documents)}"
+            raise BertsmithError(what, ", ".join(self._made_of["sources"]), fix)
         left_out = Tally()
         for result in results:
             left_out.add(Tally.from_json(result["left_out"]))
@@ -236,6 +245,8 @@ class Pipeline:
             f"tokens: {tokens:,}, {tokens / max(words, 1):.3f} pieces a word, {unknown / max(tokens, 1):.3%} of them "
             f"[UNK] (`bertsmith vocab` compares vocabularies); {duration(time.monotonic() - started)}"
         )
+        if self._made_of["tokenizer"] == "trained":
+            warn_of_unknown(unknown, tokens, "--vocabulary-size")
         return tasks, results
 
     def _assemble(
@@ -255,3 +266,10 @@ class Pipeline:
         for task, info in zip(tasks, infos, strict=True):
             shards[task.split].append((task.folder, ShardInfo(**info)))
         return shards
+
+
+def other_split(held_out: str, documents: int, rule: DocumentRule) -> str:
+    """The options for another split of so many documents. held_out: the change to that flag."""
+    if documents < _FEW_DOCUMENTS and rule == "file":
+        return f"--documents blank-line or line, where a file of plain text holds many, or {held_out}"
+    return held_out

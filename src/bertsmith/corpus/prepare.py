@@ -23,7 +23,7 @@ from bertsmith.corpus.disk import check_disk, estimate
 from bertsmith.corpus.engines.open import held, open_engine
 from bertsmith.corpus.engines.parts import WORK, fingerprint
 from bertsmith.corpus.options import OF_TRAINING, PrepareOptions
-from bertsmith.corpus.pipeline import Pipeline
+from bertsmith.corpus.pipeline import Pipeline, other_split
 from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.sources.find import SourceFile, find_files
 from bertsmith.corpus.sources.formats import KINDS
@@ -36,8 +36,6 @@ from bertsmith.tokens.tokenizer import Tokenizer
 _VERSION = 4
 # What decides beside the sources and the options.
 _OUTSIDE = ("tokenizer", "version")
-# Below this, a file of plain text was probably meant as many documents.
-_FEW_DOCUMENTS = 20
 
 
 def prepare(
@@ -249,10 +247,12 @@ def _tell(corpus: Corpus) -> None:
     if corpus.doubt:
         pages = corpus.account["given_up"]["pages"]
         warn(f"this corpus is {corpus.doubt}: {', '.join(pages[:3])}{' ...' if len(pages) > 3 else ''}")
-    held_out = corpus.documents("held_out")
-    if corpus.account["made_of"]["options"]["held_out"] and held_out < 2:
-        documents = held_out + corpus.documents("train")
-        more = "a larger --held-out"
-        if documents < _FEW_DOCUMENTS and corpus.account["made_of"]["options"]["documents"] == "file":
-            more = "--documents blank-line or line, where a file of plain text holds many, or a larger --held-out"
-        warn(f"too few of {documents:,} documents are held out to evaluate on ({held_out}); prepare with {more}")
+    options = corpus.account["made_of"]["options"]
+    held_out, training = corpus.documents("held_out"), corpus.documents("train")
+    documents = held_out + training
+    if held_out and not training:
+        with_what = other_split("a lower --held-out", documents, options["documents"])
+        warn(f"all {documents:,} documents are held out, and none is left to train on; prepare with {with_what}")
+    elif options["held_out"] and held_out < 2:
+        with_what = other_split("a larger --held-out", documents, options["documents"])
+        warn(f"too few of {documents:,} documents are held out to evaluate on ({held_out}); prepare with {with_what}")

@@ -7,12 +7,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.tally import Entry, Tally
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.rows.lines import Fault, IsStart, Lines, Slice, not_text
 
 NOT_UTF8 = "bytes that are not UTF-8, replaced by U+FFFD"
+_REPLACEMENT = "\ufffd".encode()
 SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def grown_by(changed: Tally) -> int:
+    """How many bytes more texts have by U+FFFD in place of what was not UTF-8."""
+    entry = changed.get(NOT_UTF8, Entry())
+    return entry.count * len(_REPLACEMENT) - entry.bytes
 
 
 @dataclass(frozen=True)
@@ -57,8 +65,9 @@ class Reading:
             where = f"{name or self.part.name}, byte {begin + error.start:,}"
             self._refuse(not_text("UTF-8", where, error.reason))
             text = raw.decode(errors="replace")
-            count = text.count("\ufffd") - raw.count("\ufffd".encode())
-            self.account.changed.note(NOT_UTF8, count, count, where)
+            count = text.count("\ufffd") - raw.count(_REPLACEMENT)
+            size_bytes = len(raw) - len(text.encode()) + count * len(_REPLACEMENT)
+            self.account.changed.note(NOT_UTF8, count, size_bytes, where)
             return text
 
     def drop(self, fault: str, size_bytes: int, where: str) -> None:

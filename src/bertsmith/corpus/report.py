@@ -12,6 +12,7 @@ from bertsmith.base.tables import aligned
 from bertsmith.base.tally import Entry, Tally
 from bertsmith.corpus.filters.near_duplicates import LEADERS, PERMUTATIONS
 from bertsmith.corpus.histogram import length_bars
+from bertsmith.corpus.reading import grown_by
 from bertsmith.corpus.shards import SPLITS, Corpus, Shard
 from bertsmith.tokens.tokenizer import Tokenizer
 
@@ -50,7 +51,7 @@ def _origin(corpus: Corpus) -> list[str]:
 def _documents(corpus: Corpus) -> list[str]:
     counts = corpus.counts
     read, kept, dropped = counts["read"], counts["kept"], Tally.from_json(counts["dropped"])
-    around = counts["source_bytes"] - read["bytes"]
+    around = counts["source_bytes"] - read["bytes"] + grown_by(Tally.from_json(counts["changed"]))
     entries = [
         ("  read", Entry(read["documents"], read["bytes"])),
         ("  = kept", Entry(kept["documents"], kept["bytes"])),

@@ -14,7 +14,7 @@ from bertsmith.base.log import say
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.documents import DocumentRule, ReadOptions
 from bertsmith.corpus.text_sample import TextSample, sample_text
-from bertsmith.corpus.vocabulary_report import KNOWN, Figures, advice, examples, measure, table
+from bertsmith.corpus.vocabulary_report import KNOWN, Figures, advice, examples, measure, table, warn_of_unknown
 from bertsmith.tokens.extension import NewWord, costly_words, extend
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import SMALLEST, normalizer_for, train_on_counts, words_of
@@ -104,7 +104,13 @@ def make_vocabulary(
     _tell(tokenizer, old, added, sample)
     for line in left_out.lines():
         say(f"  {line}")
-    rows = _report(out.name or "this", tokenizer, others, sample)
+    name = out.name or "this"
+    rows = _report(name, tokenizer, others, sample)
+    if old is None:
+        warn_of_unknown(rows[name]["unknown"], rows[name]["tokens"], "--size")
+    if options.extend:
+        saved = rows[_row(_name(options.extend), name)]["tokens"] - rows[name]["tokens"]
+        say(f"the new words save {saved:,} pieces of {sample.said()}; such as {examples(added) or 'none'}")
     listed = [{"word": new.word, "count": new.count, "pieces": new.pieces} for new in added[:_EXAMPLES_KEPT]]
     values = {"sample_bytes": sample.bytes, "vocabularies": rows, "added": len(added), "first_added": listed}
     with files.whole_folder(out) as aside:
@@ -124,6 +130,11 @@ def _name(path: Path) -> str:
     return path.parent.name if path.name in ("vocab.txt", "tokenizer.json") and path.parent.name else path.name
 
 
+def _row(other: str, name: str) -> str:
+    """What the table calls a tokenizer beside the one called `name`."""
+    return other if other != name else f"{other} (the other)"
+
+
 def _tell(tokenizer: Tokenizer, old: Tokenizer | None, added: Sequence[NewWord], sample: TextSample) -> None:
     unused = sum(piece.startswith("[unused") for piece in tokenizer.pieces)
     casing = "lower-cased" if tokenizer.lowercase else "cased"
@@ -134,9 +145,7 @@ def _tell(tokenizer: Tokenizer, old: Tokenizer | None, added: Sequence[NewWord],
     elif tokenizer is old:
         say(f"vocabulary: {pieces}, kept as it is; measured on {text}")
     else:
-        saved = sum(new.saved for new in added)
         say(f"vocabulary: {pieces}; {len(added):,} new words, each of which stood for several pieces or was [UNK]")
-        say(f"  whole, they save {saved:,} pieces of {text}; such as {examples(added) or 'none'}")
     say(
         "  duplicates in the sample were not removed, so what is in two documents counts twice (`bertsmith prepare` "
         "drops duplicates first, and trains a vocabulary where it is given none)"
@@ -147,7 +156,7 @@ def _report(name: str, tokenizer: Tokenizer, others: Mapping[str, Tokenizer], sa
     """Says the table; returns its rows for vocabulary.json."""
     rows = {name: measure(tokenizer, sample.stretches, sample.bytes)}
     for other, theirs in {**_found_reference(others), **others}.items():
-        rows[other if other != name else f"{other} (the other)"] = measure(theirs, sample.stretches, sample.bytes)
+        rows[_row(other, name)] = measure(theirs, sample.stretches, sample.bytes)
     compared = [other for other in rows if other != name]
     shown: dict[str, Figures] = rows if any(_REFERENCE in other for other in rows) else {**rows, **KNOWN}
     for line in table(shown):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bertsmith.base.log import warn
 from bertsmith.base.tables import aligned
 from bertsmith.tokens.bulk_ids import bulk_encoder, choose_library
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -15,6 +16,7 @@ from bertsmith.tokens.tokenizer import Tokenizer
 _BATCH = 100_000
 # Below this many more tokens than another vocabulary's, keeping a trained model's own is worth more.
 _LITTLE = 0.05
+_MUCH_UNKNOWN = 0.01
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,14 @@ def advice(ours: Figures, other: Figures, name: str) -> str:
     if more < _LITTLE:
         return f"{counted}: keeping it, and starting from a model that was trained with it, costs little"
     return f"{counted}: with this vocabulary as many steps read that much more text, but its new rows must be trained"
+
+
+def warn_of_unknown(unknown: int, tokens: int, flag: str) -> None:
+    """Warns where a vocabulary knows too little of the text that it was just trained on. flag: what gives it more
+    pieces."""
+    if unknown > _MUCH_UNKNOWN * tokens:
+        what = f"{unknown / tokens:.1%} of the text's pieces are [UNK] to the vocabulary that was trained on it"
+        warn(f"{what}, which is too small for its letters: give it more pieces with {flag}")
 
 
 def examples(words: Sequence[Any], most: int = 8) -> str:

@@ -6,6 +6,7 @@ again as smaller ones (`write_groups`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,9 @@ def open_parquet(path: str) -> Any:
     """The `pyarrow.parquet.ParquetFile`. Raises DamagedError, and BertsmithError where the library is missing."""
     pyarrow, parquet = parquet_library(path, "reading")
     try:
-        return parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
+        # Bytes, since pyarrow takes no name as text that is not UTF-8.
+        file = pyarrow.OSFile(os.fsencode(path))
+        return parquet.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
     except (pyarrow.ArrowException, OSError) as error:
         raise DamagedError(f"this parquet file cannot be read ({error})", path, "copy or write it again") from error
 
@@ -177,7 +180,7 @@ def write_groups(path: Path, texts: str, names: str, groups: Iterable[list[tuple
     )
     schema = pyarrow.schema(kinds.items())
     plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
-    with parquet.ParquetWriter(path, schema, **plain) as out:
+    with open(path, "wb") as file, parquet.ParquetWriter(file, schema, **plain) as out:
         for rows in groups:
             columns = {names: [name for _, name in rows], texts: [text for text, _ in rows]}
             out.write_table(pyarrow.table({name: columns[name] for name in kinds}, schema), len(rows))

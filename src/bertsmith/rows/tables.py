@@ -22,6 +22,7 @@ from bertsmith.rows.row import Row
 # A longer row is a fault: one row must fit into a worker's memory several times over.
 LONGEST_ROW = LONGEST_LINE
 QUOTE = '"'
+RETURN = "rows with a carriage return in a cell that is not quoted"
 OPEN_QUOTE = "rows with a quote that is never closed"
 _QUOTED = re.compile('"(?:[^"]|"")*"')
 _LINE_ENDS = (b"\n", b"\r")
@@ -143,7 +144,7 @@ def table_rows(
         except _RowTooLongError:
             fault = f"rows longer than {size(LONGEST_ROW)}"
         except csv.Error as error:
-            fault = f"rows that are not csv ({error})"
+            fault = RETURN if "new-line character" in str(error) else f"rows that are not csv ({error})"
         line, size_bytes = feed.line, feed.size_bytes
         if feed.unfinished:
             fault, size_bytes = OPEN_QUOTE, feed.back_to_second_line()

@@ -28,7 +28,8 @@ class NewWord:
 
     @property
     def saved(self) -> int:
-        """The pieces that the sample is shorter by; a word that was [UNK] counts as if it had been two."""
+        """What words are ranked by: the pieces that the sample is shorter by, where a word that was [UNK] counts as if
+        it had been two."""
         return self.count * max(len(self.pieces) - 1, 1)
 
 

@@ -24,7 +24,8 @@ TOO_LONG = f"words longer than {LONGEST_WORD} characters, [UNK] to BERT, not cou
 _SHOWN = 40
 # ASCII alone takes up to 156 rows, with ## before letters and digits.
 SMALLEST = 256
-# Letters beyond this share of all letters of the sample become [UNK]; a quarter of the rows is the most they may take.
+# Letters beyond this share of all letters of the sample become [UNK]. A quarter of the rows is the most that they may
+# take from words, and with ## before them as many again; beyond it they get rows that words leave free.
 _COVERAGE = 0.9999
 _ALPHABET_SHARE = 4
 _BATCH_WORDS = 4096
@@ -75,7 +76,8 @@ def words_of(stretches: Mapping[str, int], normalizer: normalizers.Normalizer, l
 
 
 def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool = True) -> Tokenizer:
-    """Trains WordPiece on texts: [PAD] is 0, then [UNK], [CLS], [SEP], [MASK], letters, merged pieces, [unusedN].
+    """Trains WordPiece on texts: [PAD] is 0, then [UNK], [CLS], [SEP], [MASK], letters, merged pieces, further letters
+    where rows are free, [unusedN].
 
     size: rows, rounded up to a multiple of 64. What is left out is logged. Raises BertsmithError when the texts hold no
     word or size is too small.
@@ -96,7 +98,8 @@ def train_on_counts(counts: Mapping[str, int], size: int, lowercase: bool = True
         raise BertsmithError(
             f"a vocabulary of {size} pieces is too small", "vocabulary size", f"use {SMALLEST} or more"
         )
-    alphabet = choose_alphabet(counts, rows // _ALPHABET_SHARE) | ascii_letters(lowercase)
+    letters = choose_alphabet(counts, rows)
+    alphabet = {*letters[: rows // _ALPHABET_SHARE], *ascii_letters(lowercase)}
     words = sorted((word, count) for word, count in counts.items() if alphabet.issuperset(word))
     inner = {f"##{letter}" for word, _ in words for letter in word[1:]}
     inner |= {f"##{letter}" for letter in ascii_letters(lowercase) if letter.isalnum()}
@@ -107,6 +110,7 @@ def train_on_counts(counts: Mapping[str, int], size: int, lowercase: bool = True
     engine.train_from_iterator(_repeated(words), trainer)
     ids = engine.get_vocab()
     pieces = sorted(ids, key=ids.__getitem__)[:rows]
+    pieces += _letter_rows(counts, [letter for letter in letters if letter not in alphabet], rows - len(pieces))
     pieces += [f"[unused{number}]" for number in range(rows - len(pieces))]
     return Tokenizer.from_vocabulary(pieces, lowercase)
 
@@ -116,19 +120,31 @@ def ascii_letters(lowercase: bool) -> set[str]:
     return {chr(code) for code in range(33, 127) if not (lowercase and chr(code).isupper())}
 
 
-def choose_alphabet(counts: Mapping[str, int], most: int) -> set[str]:
+def choose_alphabet(counts: Mapping[str, int], most: int) -> list[str]:
     """The most frequent letters that together make up 99.99% of all, at most `most`; ties to the lower code point."""
     letters: Counter[str] = Counter()
     for word, count in counts.items():
         for letter in word:
             letters[letter] += count
-    wanted, covered, alphabet = _COVERAGE * letters.total(), 0, set[str]()
+    wanted, covered, alphabet = _COVERAGE * letters.total(), 0, list[str]()
     for letter, count in sorted(letters.items(), key=lambda item: (-item[1], item[0])):
         if covered >= wanted or len(alphabet) >= most:
             break
-        alphabet.add(letter)
+        alphabet.append(letter)
         covered += count
     return alphabet
+
+
+def _letter_rows(counts: Mapping[str, int], letters: Iterable[str], room: int) -> list[str]:
+    """Pieces of as many of the letters as there is room for; with ## too where they stand within words, which Chinese
+    ones do not, as each is a word."""
+    inner, found = {letter for word in counts for letter in word[1:]}, list[str]()
+    for letter in letters:
+        rows = [letter, f"##{letter}"] if letter in inner else [letter]
+        if len(found) + len(rows) > room:
+            break
+        found += rows
+    return found
 
 
 def _repeated(words: list[tuple[str, int]]) -> Iterator[list[str]]:

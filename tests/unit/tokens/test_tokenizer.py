@@ -266,6 +266,19 @@ def test_a_vocabulary_is_pinned_padded_and_the_same_every_time() -> None:
     assert not any(first.special.unknown in ids for ids in unknown)
 
 
+def test_letters_take_the_rows_that_words_leave_free() -> None:
+    signs = "".join(chr(0x4E00 + number) for number in range(300))
+    kana = "".join(chr(0x3042 + number) for number in range(4))
+    words = [*signs * 20, *[kana] * 2, *kana * 2]
+    few, many = (train_vocabulary([" ".join(words)], size) for size in (320, 512))
+    assert "[UNK]" not in many.decode(many.encode_ids([signs + kana])[0])
+    assert {kana[0], f"##{kana[1]}"} < set(many.pieces), "a letter within words needs a row with ## too"
+    assert many.pieces[-1].startswith("[unused"), "rows that are still free"
+    assert many.pieces.index(signs[127]) < many.pieces.index(signs[128])
+    assert not any(piece.startswith("[unused") for piece in few.pieces)
+    assert few.special.unknown in few.encode_ids([signs])[0], "no row was left"
+
+
 def test_the_same_vocabulary_in_fresh_processes(tmp_path: Path) -> None:
     import subprocess
     import sys
@@ -289,7 +302,7 @@ def test_words_are_those_of_the_tokenizer() -> None:
     counts = count_words(["Don't stop.\nCafé café", f"{'é' * 101} 東京"], lowercase=True, left_out=left_out)
     assert counts == {"don": 1, "'": 1, "t": 1, "stop": 1, ".": 1, "cafe": 2, "東": 1, "京": 1}
     assert [(entry.count, entry.bytes) for entry in left_out.values()] == [(1, 101)]
-    assert choose_alphabet({"aab": 1, "c": 1}, 2) == {"a", "b"}
+    assert choose_alphabet({"aab": 1, "c": 1}, 2) == ["a", "b"]
 
 
 def test_a_vocabulary_needs_words_and_room() -> None:

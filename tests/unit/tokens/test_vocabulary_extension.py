@@ -19,6 +19,8 @@ from bertsmith.base.tally import Tally
 from bertsmith.cli import main
 from bertsmith.corpus import text_sample
 from bertsmith.corpus.documents import ReadOptions
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.text_sample import sample_text
 from bertsmith.corpus.vocabularies import VocabularyOptions, make_vocabulary
 from bertsmith.corpus.vocabulary_report import measure
@@ -174,6 +176,34 @@ def test_train_extend_and_keep_from_the_command_line(
     fourth = str(tmp_path / "fourth")
     assert main(["vocab", str(source), "--out", fourth, "--size", "300", *common]) == 0
     assert re.search(r"bert-base-uncased  +\d\.\d{3} ", capsys.readouterr().err), "it is found, and reads the text"
+
+
+def test_what_new_words_save_is_the_difference_of_the_figures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "text").write_text(f"{MEDICAL[0]} carcinomas carcinomatous москва москва москва", encoding="utf-8")
+    old().save(tmp_path / "old")
+    with caplog.at_level("INFO"):
+        options = VocabularyOptions(extend=tmp_path / "old", size=320, workers=1)
+        make_vocabulary([tmp_path / "text"], tmp_path / "new", options)
+    figures = json.loads((tmp_path / "new" / "vocabulary.json").read_bytes())["vocabularies"]
+    saved = figures["old"]["tokens"] - figures["new"]["tokens"]
+    assert (saved > 0, figures["old"]["unknown"], figures["new"]["unknown"]) == (True, 3, 0)
+    assert f"the new words save {saved:,} pieces of" in caplog.text
+
+
+def test_a_vocabulary_too_small_for_the_letters_of_its_text_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = tmp_path / "signs.txt"
+    text.write_text("".join(chr(0x4E00 + number) for number in range(400)), encoding="utf-8")
+    what = "of the text's pieces are [UNK] to the vocabulary that was trained on it"
+    for size, warned in ((256, True), (640, False)):
+        caplog.clear()
+        make_vocabulary([text], tmp_path / f"v{size}", VocabularyOptions(size=size, workers=1))
+        assert (what in caplog.text, "more pieces with --size" in caplog.text) == (warned, warned)
+        caplog.clear()
+        options = PrepareOptions(vocabulary_size=size, held_out=0.0, workers=1)
+        prepare(text, tmp_path / f"c{size}", options=options)
+        assert (what in caplog.text, "with --vocabulary-size" in caplog.text) == (warned, warned)
 
 
 @pytest.mark.parametrize(

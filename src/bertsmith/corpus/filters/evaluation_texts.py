@@ -83,6 +83,9 @@ def evaluation_file(path: Path) -> EvaluationFile:
 
 def check_file(path: Path) -> None:
     """Raises BertsmithError where there is no file."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        fix = "write it to a file, and name that"
+        raise BertsmithError("this is a pipe or a device, and evaluation text is read more than once", path, fix)
     if not path.is_file():
         what = "this is not a file" if path.exists() else "there is no such file of evaluation text"
         siblings = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []

@@ -16,11 +16,15 @@ from bertsmith.base.tally import Tally
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.sources.formats import KINDS
 from bertsmith.corpus.sources.kept import NAME, PYTHON_DOCS, STANDARD_INPUT, Kept
-from bertsmith.corpus.sources.recognise import NOT_A_ROW_A_LINE, Unread, form_of
+from bertsmith.corpus.sources.recognise import NOT_A_ROW_A_LINE, RETURNS_ALONE, Unread, form_of
 from bertsmith.rows.lines import Slice
 
 _ORIGINS = {NAME: "from standard input", PYTHON_DOCS: "the documentation that comes with Python"}
-_AN_OBJECT_A_LINE = "write an object a line, as by: jq -c '.[]' FILE > FILE.jsonl"
+_SPECIAL = "broken links and special files, skipped"
+_WAYS_OUT = {
+    NOT_A_ROW_A_LINE: "write an object a line, as by: jq -c '.[]' FILE > FILE.jsonl",
+    RETURNS_ALONE: r"write line feeds, as by: tr '\r' '\n' < FILE > FILE.new",
+}
 _READ = (
     "readable are text, JSON lines, csv, tsv, parquet, WikiExtractor output and MediaWiki XML dumps, each plain or "
     "compressed as gz, bz2, xz or zst"
@@ -84,7 +88,7 @@ def find_files(
                 found.append(replace(recognised, name=name, stamp=stamp))
                 read.add(real)
             elif str(path) == str(source) or of_kept:
-                fix = _AN_OBJECT_A_LINE if recognised.reason == NOT_A_ROW_A_LINE else _READ
+                fix = _WAYS_OUT.get(recognised.reason, _READ)
                 raise BertsmithError(f"this file cannot be read as a source: {recognised.reason}", source, fix)
             elif recognised.damaged and options.strict:
                 fix = "copy or write it again, or omit --strict to have it skipped and counted"
@@ -117,13 +121,20 @@ def _paths(source: str, passed: Tally, own: Path | None) -> Iterator[tuple[Path,
         for file in _walk(path, passed, own):
             yield file, f"{path.resolve().name}/{file.relative_to(path).as_posix()}"
     elif path.exists():
+        if not path.is_file():
+            fix = (
+                f"write it to a file and name that, or let `prepare` keep it: ... | bertsmith prepare {STANDARD_INPUT}"
+            )
+            raise BertsmithError("this is a pipe or a device, and a source is read more than once", source, fix)
         yield path, path.name
     elif glob.has_magic(source):
         for match in sorted(glob.glob(source, recursive=True)):
             if Path(match).is_dir():
                 yield from _paths(match, passed, own)
-            else:
+            elif Path(match).is_file():
                 yield Path(match), Path(match).name
+            else:
+                passed.note(_SPECIAL, example=Path(match).name)
     else:
         beside = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
         shown = [name for name in beside if not name.startswith(".")]
@@ -159,7 +170,7 @@ def _walk(folder: Path, passed: Tally, own: Path | None) -> Iterator[Path]:
             if not name.startswith(".") and file.is_file():
                 yield file
             elif not name.startswith("."):
-                passed.note("broken links and special files, skipped", example=name)
+                passed.note(_SPECIAL, example=name)
 
 
 def _same(one: Path, other: Path) -> bool:

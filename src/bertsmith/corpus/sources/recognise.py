@@ -25,6 +25,7 @@ _TABLES_BY_CONTENT = ",\t;|"
 _ROWS_AT_LEAST = 3
 _ROWS_LOOKED_AT = 20
 NOT_A_ROW_A_LINE = "JSON, but not one object a line"
+RETURNS_ALONE = "its lines end in carriage returns alone, as old programs of the Mac write them"
 # Of objects, or empty: text may begin with a bracket, and rows be arrays, which reading drops and counts.
 _JSON_ARRAY = re.compile(rb'\s*\[\s*\{\s*(?:"|\})')
 
@@ -77,12 +78,17 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
     if start.startswith(b"{"):
         if b"\n" not in head.lstrip():
             head = _head(path, codec, encoding, LONGEST_LINE)
-        kind = _json_kind(path, head.lstrip(), name, options)
-        return kind if isinstance(kind, Unread) else Form(kind, codec, encoding)
-    cells = _table_cells(path, head, name, options)
-    if cells:
-        return Form("tsv" if cells == "\t" else "csv", codec, encoding, cells)
-    return Form(options.documents, codec, encoding)
+        kind, cells = _json_kind(path, head.lstrip(), name, options), ""
+    else:
+        cells = _table_cells(path, head, name, options)
+        kind = ("tsv" if cells == "\t" else "csv") if cells else options.documents
+    if isinstance(kind, Unread):
+        return kind
+    # A text that is one document needs no lines. A table may have line feeds within its quotes all the same.
+    line, feed, _ = head.partition(b"\n")
+    if kind != "file" and b"\r" in line.removesuffix(b"\r") and (cells or not feed):
+        return Unread(RETURNS_ALONE)
+    return Form(kind, codec, encoding, cells)
 
 
 def _head(path: Path, codec: str, encoding: str, most: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,10 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert "'dev.json'" in caught.value.fix
     with pytest.raises(BertsmithError, match="is not a file"):
         evaluation_file(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_pipe_is_no_evaluation_text(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(BertsmithError, match="a pipe or a device"):
+        evaluation_file(tmp_path / "pipe.txt")

@@ -79,6 +79,17 @@ def test_an_array_of_json_is_refused_with_the_way_out(tmp_path: Path) -> None:
     assert "jq -c '.[]'" in raised.value.fix
 
 
+@pytest.mark.parametrize("documents", ["line", "blank-line"])
+def test_lines_that_end_in_carriage_returns_are_refused_with_the_way_out(tmp_path: Path, documents: Any) -> None:
+    path, options = tmp_path / "a.txt", ReadOptions(documents=documents)
+    assert kind_of(path, b"One.\rTwo.\r") == "file", "one document needs no lines"
+    with pytest.raises(BertsmithError, match="carriage returns alone") as raised:
+        find_files([path], options)
+    assert r"tr '\r' '\n'" in raised.value.fix
+    for whole in (b"One.\r", b"One.\r\nTwo.\r\n", b"One.\rstill.\nTwo.\n"):
+        assert kind_of(path, whole, options) == documents
+
+
 def test_kinds_are_told_by_content(tmp_path: Path) -> None:
     row = {"id": "1", "url": "u", "title": "T", "text": "T\n\nx"}
     assert kind_of(tmp_path / "any.name", PLAIN.encode()) == "file"
@@ -112,6 +123,8 @@ def _packed(path: Path, content: bytes) -> Path:
         ("a.json", b'{\n "text": "x"}', "not one object a line"),
         ("a.json", b'\n[{"text": "x"}, {"text": "y"}]', "not one object a line"),
         ("a.txt", b'[\n  {\n    "text": "x"', "not one object a line"),
+        ("a.csv", b'id,text\r1,"one\nline"\r2,two\r', "carriage returns"),
+        ("a.jsonl", b'{"text": "x"}\r{"text": "y"}\r', "carriage returns"),
     ],
 )
 def test_what_is_not_read_is_named_and_never_taken_for_text(
@@ -187,6 +200,18 @@ def test_missing_and_empty_sources(tmp_path: Path) -> None:
         find_files([f"{tmp_path}/*.txt"], OPTIONS)
     with pytest.raises(BertsmithError, match="no source"):
         find_files([], OPTIONS)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_pipe_is_no_source(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(BertsmithError, match="a pipe or a device") as caught:
+        find_files([tmp_path / "pipe.txt"], OPTIONS)
+    assert "bertsmith prepare -" in caught.value.fix
+    (tmp_path / "text.txt").write_text(PLAIN)
+    found, passed = find_files([f"{tmp_path}/*.txt"], OPTIONS)
+    assert [file.name for file in found] == ["text.txt"]
+    assert passed["broken links and special files, skipped"].examples == ["pipe.txt"]
 
 
 def test_a_changed_file_has_another_stamp(tmp_path: Path) -> None:

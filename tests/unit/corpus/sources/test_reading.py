@@ -123,11 +123,11 @@ def test_packed_files_and_what_is_left_of_damaged_ones(
 
 def test_bytes_that_are_not_utf8_are_counted_and_placed(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    path.write_bytes("good é \ufffd ".encode() + b"caf\xe9 and \xff")
+    path.write_bytes("good é \ufffd ".encode() + b"caf\xe9 and \xff, \xe2\x82")
     documents, account = read(path, "file")
-    assert documents[0].text == "good é \ufffd caf\ufffd and \ufffd"
+    assert documents[0].text == "good é \ufffd caf\ufffd and \ufffd, \ufffd"
     entry = account.changed["bytes that are not UTF-8, replaced by U+FFFD"]
-    assert (entry.count, entry.examples) == (2, ["a.txt, byte 15"])
+    assert (entry.count, entry.bytes, entry.examples) == (3, 4, ["a.txt, byte 15"])
     with pytest.raises(BertsmithError, match=r"not UTF-8[\s\S]*byte 15"):
         read(path, "file", ReadOptions(strict=True))
 

@@ -103,12 +103,14 @@ def test_a_wrong_field_lists_those_there_and_names_the_nearest(tmp_path: Path) -
 
 
 def test_rows_that_do_not_fit_are_dropped_and_placed(tmp_path: Path) -> None:
-    content = b"id,text\n1,one\n2,two,more\n\n3\n4,caf\xe9\n5,\n"
+    content = b"id,text\n1,one\n2,two,more\n\n3\n4,caf\xe9\n5,\n6,a\rb\n"
     documents, account = read(found(tmp_path / "a.csv", content))
     assert [document.text for document in documents] == ["one", "caf\ufffd", ""]
     entry = account.dropped["rows with another number of cells than the header"]
     assert (entry.count, entry.bytes, entry.examples) == (2, 13, ["a.csv, byte 14", "a.csv, byte 26"])
-    assert account.documents == 2, "dropped rows count as read; the others where they are cleaned"
+    entry = account.dropped["rows with a carriage return in a cell that is not quoted"]
+    assert (entry.count, entry.bytes, entry.examples) == (1, 6, ["a.csv, byte 38"])
+    assert account.documents == 3, "dropped rows count as read; the others where they are cleaned"
     assert account.changed["bytes that are not UTF-8, replaced by U+FFFD"].examples == ["a.csv, byte 33"]
     with pytest.raises(BertsmithError, match="another number of cells"):
         read(found(tmp_path / "a.csv", content), ReadOptions(strict=True))
