@@ -41,10 +41,11 @@ class Classifier(nn.Module):
         self.classifier = Linear(config.hidden_size, outputs)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """The numbers of each sequence, of classes those before the softmax: [S, C]."""
+        """The numbers of each sequence, of classes those before the softmax: fp32[S, C]."""
         pooled = self.encoder.pooled(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
         pooled = pooled[: inputs.asked.sequences]
-        logits: Tensor = self.classifier(self.dropout(pooled))
+        # In bf16 a number of 70 would be told in steps of 1/2, and many rows, or choices of one, would be level.
+        logits: Tensor = self.classifier(self.dropout(pooled).float())
         return logits
 
 

@@ -66,6 +66,21 @@ def test_an_unknown_label_is_named_by_its_row():
     assert Classify(("a", "b")).targets(records("b", "a"), NONE).tolist() == [1, 0]
 
 
+def test_numbers_of_rows_are_fp32_whatever_the_products_are(classifier):
+    """In bf16 numbers from 64 to 128 would be told in steps of 1/2."""
+    wide = Classifier(CONFIG, 3, torch.bfloat16).eval()
+    wide.load_state_dict(classifier.state_dict())
+    with torch.no_grad():
+        for model in (wide, classifier):
+            model.classifier.bias.fill_(70.3)
+    records = [Record(text, None, None, text) for text in ("a", "b c", "d e f")]
+    inputs = pack(
+        encode(records, Tokenizer.from_vocabulary(PIECES, lowercase=True), 8), np.arange(3), torch.device("cpu")
+    )
+    assert wide(inputs).dtype == torch.float32
+    torch.testing.assert_close(wide(inputs), classifier(inputs), atol=0.05, rtol=0)
+
+
 def test_labels_go_through_a_config_and_back():
     names = [f"label {number}" for number in range(12)]
     assert names_of_config(config_labels(names)) == names
