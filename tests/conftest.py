@@ -82,6 +82,14 @@ def real_data(data_folder: Path) -> Callable[[str], Path]:
     return find
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small encoder that was not trained."""
+    from made_rows import made_model
+
+    return made_model(tmp_path_factory.mktemp("encoder"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def closed_network() -> Iterator[None]:
     """Every connection that leaves the machine is refused, so a test that needs the network fails and says so."""

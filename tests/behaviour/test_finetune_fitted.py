@@ -20,17 +20,12 @@ from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.tasks.settings import FinetuneSettings
 from made_rows import QUICK as PLAIN
-from made_rows import WORDS, made_model, rows
+from made_rows import WORDS, rows
 
 QUICK = replace(PLAIN, report=True)
 
 # The labels of a row are decided by one word of it.
 SIGNS = {"word1": ["fruit"], "word3": ["bird", "metal"], "lovely": []}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 def labelled(count, seed):

@@ -27,16 +27,11 @@ from bertsmith.training.checkpoints import saver, step_folders
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.run_folder import Run
-from made_rows import QUICK, made_model, rows
+from made_rows import QUICK, rows
 from made_runs import OF_THE_CLOCK
 
 TRAIN, DEV, TEST = rows(96, 1), rows(40, 2), rows(40, 3)
 SETTINGS = replace(QUICK, epochs=3, seeds=2, log_every=2, save_every=2, keep=2, dropout=0.2)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 def write(folder: Path) -> list[str]:
