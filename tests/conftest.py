@@ -154,6 +154,16 @@ def marked_memory() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """PyTorch's compiler knows no graph of an earlier test, nor a later test one of this."""
+    import torch
+
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
 @pytest.fixture(params=["kernels", "operators"])
 def both_ways(request: pytest.FixtureRequest) -> str:
     """Runs a test with the C++ kernels and with PyTorch's operators."""
