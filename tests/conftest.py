@@ -82,6 +82,14 @@ def real_data(data_folder: Path) -> Callable[[str], Path]:
     return find
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small encoder that was not trained."""
+    from made_rows import made_model
+
+    return made_model(tmp_path_factory.mktemp("encoder"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def closed_network() -> Iterator[None]:
     """Every connection that leaves the machine is refused, so a test that needs the network fails and says so."""
@@ -144,6 +152,16 @@ def marked_memory() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """PyTorch's compiler knows no graph of an earlier test, nor a later test one of this."""
+    import torch
+
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
 
 
 @pytest.fixture(params=["kernels", "operators"])

@@ -77,6 +77,14 @@ DAMAGES = {
 }
 
 
+def _has_own_mounts() -> bool:
+    call = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=1m none /mnt"]
+    return bool(shutil.which("unshare")) and subprocess.run(call, capture_output=True, check=False).returncode == 0
+
+
+own_mounts = pytest.mark.skipif(not _has_own_mounts(), reason="needs leave to mount a small disk (unshare -rm)")
+
+
 @contextmanager
 def small_disk(folder: Path, size: int) -> Iterator[Path]:
     """A disk of so many bytes; skips the test where this user may not mount one."""

@@ -103,6 +103,15 @@ def processes(**variables: str) -> list[int]:
     return [number for _, number in sorted(found)]
 
 
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, and no zombie of it."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def kill_all(*numbers: int) -> None:
     """Kills processes, some of which may have ended."""
     for number in numbers:

@@ -129,12 +129,12 @@ def blocks_drawing(epoch: int, patch: pytest.MonkeyPatch) -> list[int]:
     return waits
 
 
-def stopped_after(steps: int, patch: pytest.MonkeyPatch, recipe: Recipe, folder: Path) -> None:
-    """Trains until a signal that comes after this many steps."""
+def stopped_after(steps: int, patch: pytest.MonkeyPatch, recipe: Recipe, folder: Path, **more: Any) -> None:
+    """Trains until a signal that comes after this many steps. more: of `pretrain`."""
     with patch.context() as inner:
         signalled_after(steps, inner)
         with pytest.raises(StoppedAfterSaving):
-            pretrain(recipe, corpus(), folder)
+            pretrain(recipe, corpus(), folder, **more)
     assert step_folders(folder)[-1].name == f"step-{steps:08d}"
 
 

@@ -9,6 +9,7 @@ import os
 import queue
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -82,6 +83,11 @@ class Listening:
         parts = urlsplit(self.address)
         assert parts.hostname
         return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+
+    def connect_bare(self) -> socket.socket:
+        """The same without HTTP."""
+        parts = urlsplit(self.address)
+        return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60)
 
     def ask(
         self, path: str, body: Any = None, headers: dict[str, str] | None = None

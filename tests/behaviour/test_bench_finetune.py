@@ -18,15 +18,9 @@ from bertsmith.bench.finetune.side import OURS, TRANSFORMERS, Case, Setting, Sid
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.process import SideFailed
 from bertsmith.cli import main
-from made_rows import made_model
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "all", "well"]
 SHIPPED = Side(TRANSFORMERS, "fp32")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    return made_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from bertsmith.batches.order import Order
 from bertsmith.corpus.shards import Corpus
 from bertsmith.training.loop import Trainer
 from bertsmith.training.pretrain import Run, pretrain
+from made_ranks import is_alive
 from made_runs import corpus, figures, join_ranks, leave_ranks, ran_by_ranks, small_recipe, weights
 
 EPOCHS = 3
@@ -196,11 +196,3 @@ def test_the_process_that_builds_ahead_leaves_when_the_run_is_killed(tmp_path: P
     while is_alive(pid):
         assert time.monotonic() < end, "it outlived the run"
         time.sleep(0.05)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False

@@ -13,16 +13,10 @@ from bertsmith.tasks.embedding.ranking import ranking_losses
 from bertsmith.tasks.kinds.embed import by_row
 from made_kills import ran
 from made_pairs import BATCH, EXACT, farthest, objective_of, stepped
-from made_rows import made_model
 
 CLOSE = 1e-5
 # More tokens than a step has.
 WHOLE = 9999
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 @pytest.fixture(scope="module")

@@ -17,15 +17,10 @@ from bertsmith.inference.embed import VectorOptions
 from bertsmith.inference.embed_file import embed_file
 from bertsmith.inference.parts.run import RowOptions
 from bertsmith.weights.huggingface import load_encoder
-from made_rows import PIECES, WORDS, made_model
+from made_rows import PIECES, WORDS
 
 CPU = {"device": "cpu", "precision": "fp32"}
 TEXTS = [" ".join(WORDS[number : number + 1 + 3 * number]) for number in range(6)]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 def rows_file(path: Path) -> Path:

@@ -12,7 +12,7 @@ import pytest
 import bertsmith
 from bertsmith.base.errors import BertsmithError
 from made_pairs import EXACT, pairs, scored_pairs
-from made_rows import WORDS, made_model
+from made_rows import WORDS
 
 CLOSE = 1e-5
 # Some longer than the models read.
@@ -22,11 +22,6 @@ TEXTS = [" ".join(WORDS[(number + place) % 30] for place in range(1 + number % 2
 @pytest.fixture(scope="module")
 def theirs() -> Any:
     return pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 def saved(model: Path, folder: Path, pooling: str, unit: bool, length: int = 20) -> Any:

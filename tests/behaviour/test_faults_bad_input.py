@@ -22,6 +22,7 @@ from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.weights.huggingface import load_pretraining_model, save_pretraining_model
+from made_checkpoints import own_mounts
 from made_runs import corpus, figures, small_corpus, small_recipe, weights
 
 SHORT = small_recipe(phase1__steps=2, phase2__steps=1, save_every=1)
@@ -215,11 +216,6 @@ def test_a_disk_that_refuses_at_any_write_leaves_what_was_saved(
     assert weights(Run(tmp_path / "run")) == weights(finished)
 
 
-def has_own_mounts() -> bool:
-    call = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=1m none /mnt"]
-    return bool(shutil.which("unshare")) and subprocess.run(call, capture_output=True, check=False).returncode == 0
-
-
 FULL_DISK = """
 mount -t tmpfs -o size={size} none "$0" || exit 77
 {python} -m bertsmith pretrain {recipe} --corpus {corpus} --out "$0/run" --quiet
@@ -229,7 +225,7 @@ exit $status
 """
 
 
-@pytest.mark.skipif(not has_own_mounts(), reason="needs leave to mount a small disk (unshare -rm)")
+@own_mounts
 @pytest.mark.parametrize(("save_every", "size"), [(2, "600k"), (100_000, "60k")], ids=["checkpoint", "metrics"])
 def test_a_disk_that_is_really_full(tmp_path: Path, save_every: int, size: str) -> None:
     """A disk of this size, filled by checkpoints in one run and by lines of metrics in the other: both train to their

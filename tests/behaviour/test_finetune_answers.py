@@ -25,31 +25,25 @@ from bertsmith.tasks.kinds.tag import Tag
 from bertsmith.tasks.reading.records import Columns, read_records
 from bertsmith.tasks.scoring.squad import scores_1_1, scores_2_0
 from made_questions import QUICK, questions, squad
-from made_rows import made_model
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return made_model(tmp_path_factory.mktemp("encoder"))
-
-
-@pytest.fixture(scope="module")
-def answered(encoder, tmp_path_factory):
+def answered(model, tmp_path_factory):
     """A run on SQuAD's JSON in which every question has an answer, and its dev rows."""
     folder = tmp_path_factory.mktemp("answered")
     rows = questions(60, 2)
     (folder / "train.json").write_text(json.dumps(squad(questions(240, 1))))
     (folder / "dev.json").write_text(json.dumps(squad(rows)))
-    result = finetune("qa", encoder, folder / "train.json", folder / "dev.json", folder / "run", settings=QUICK)
+    result = finetune("qa", model, folder / "train.json", folder / "dev.json", folder / "run", settings=QUICK)
     return result, rows, folder
 
 
 @pytest.fixture(scope="module")
-def doubtful(encoder, tmp_path_factory):
+def doubtful(model, tmp_path_factory):
     """A run in which some questions have no answer, and its dev rows."""
     folder = tmp_path_factory.mktemp("doubtful")
     rows = questions(60, 4, unanswerable=0.4)
-    result = finetune("qa", encoder, questions(240, 3, 0.4), rows, folder / "run", settings=QUICK)
+    result = finetune("qa", model, questions(240, 3, 0.4), rows, folder / "run", settings=QUICK)
     return result, rows
 
 
@@ -176,9 +170,9 @@ def test_a_question_without_an_answer_gets_none(doubtful):
         assert "" in [each["text"] for each in answer["nbest"]]
 
 
-def test_a_threshold_that_the_user_sets_is_kept(encoder, tmp_path):
+def test_a_threshold_that_the_user_sets_is_kept(model, tmp_path):
     settings = replace(QUICK, epochs=1, null_threshold=-2.5)
-    result = finetune("qa", encoder, questions(20, 3, 0.4), questions(20, 4, 0.4), tmp_path / "run", settings=settings)
+    result = finetune("qa", model, questions(20, 3, 0.4), questions(20, 4, 0.4), tmp_path / "run", settings=settings)
     assert json.loads((result.model / "task.json").read_text())["null_threshold"] == -2.5
 
 
@@ -213,14 +207,14 @@ def test_a_conversation_names_a_row_that_cannot_be_used_and_continues(answered, 
     assert json.loads(printed.out)["answer"] == rows[0]["answers"][0]["text"]
 
 
-def test_a_conversation_asks_for_what_the_rows_of_each_kind_have(encoder, capsys):
+def test_a_conversation_asks_for_what_the_rows_of_each_kind_have(model, capsys):
     prompts = []
 
     def read(prompt):
         prompts.append(prompt)
         return "word1 [MASK] word2" if len(prompts) == 1 else ""
 
-    assert converse(Predictor(encoder, "cpu"), read) == 1
+    assert converse(Predictor(model, "cpu"), read) == 1
     assert len(json.loads(capsys.readouterr().out)["guesses"]) == 1
     assert prompts == ["text: ", "text: "]
     assert Choice.prompts(Columns(choices="a,b")) == ["text", "a", "b"]
@@ -258,8 +252,8 @@ def test_flags_of_predict_that_do_not_go_together(answered, flags, message, caps
     assert message in capsys.readouterr().err
 
 
-def test_a_model_that_answers_no_questions_says_so(encoder, capsys):
-    assert main(["predict", str(encoder), "--question", "who", "--context", "x"]) == 2
+def test_a_model_that_answers_no_questions_says_so(model, capsys):
+    assert main(["predict", str(model), "--question", "who", "--context", "x"]) == 2
     assert "does not answer questions" in capsys.readouterr().err
 
 
@@ -270,12 +264,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_training_rows_whose_answer_cannot_be_found_are_left_out_and_named(encoder, tmp_path, said, bad):
+def test_training_rows_whose_answer_cannot_be_found_are_left_out_and_named(model, tmp_path, said, bad):
     change, message = BAD[bad]
     rows = questions(20, 1)
     rows[3] |= change
     rows[7] |= change
-    result = finetune("qa", encoder, rows, questions(8, 2), tmp_path / "run", settings=replace(QUICK, epochs=1))
+    result = finetune("qa", model, rows, questions(8, 2), tmp_path / "run", settings=replace(QUICK, epochs=1))
     (line,) = [each for each in said.messages if "are not learned" in each]
     assert line.startswith("warning: 2 of 20 questions")
     assert message in line
@@ -283,23 +277,23 @@ def test_training_rows_whose_answer_cannot_be_found_are_left_out_and_named(encod
     assert result.rows["train"] == 18
 
 
-def test_answers_without_a_start_are_found_and_counted(encoder, tmp_path, said):
+def test_answers_without_a_start_are_found_and_counted(model, tmp_path, said):
     rows = [{**row, "answers": [row["answers"][0]["text"], "another"]} for row in questions(20, 1)]
     rows[0]["context"] += f" {rows[0]['answers'][0]}"
-    finetune("qa", encoder, rows, questions(8, 2), tmp_path / "run", settings=replace(QUICK, epochs=1))
+    finetune("qa", model, rows, questions(8, 2), tmp_path / "run", settings=replace(QUICK, epochs=1))
     assert "train: 20 questions have an answer without a start, found in the context" in said.messages
     assert "train: 20 questions have several answers, of which the first is learned" in said.messages
     assert any("at several places" in each for each in said.messages)
 
 
-def test_what_is_doubtful_in_dev_rows_is_told(encoder, tmp_path, said):
+def test_what_is_doubtful_in_dev_rows_is_told(model, tmp_path, said):
     rows = questions(10, 2)
     rows[1]["id"] = rows[0]["id"]
     rows[2]["answers"] = []
     rows[2]["is_impossible"] = True
     rows[3]["answers"] = [{"text": "nowhere", "answer_start": 0}]
     settings = replace(QUICK, epochs=1, doc_stride=40, max_length=16)
-    result = finetune("qa", encoder, questions(20, 1), rows, tmp_path / "run", settings=settings)
+    result = finetune("qa", model, questions(20, 1), rows, tmp_path / "run", settings=settings)
     told = "\n".join(said.messages)
     assert "1 of 10 questions have a first answer that is not in the context, or not where it should start" in told
     assert "1 of 10 questions have no answer, and this model always gives one" in told
@@ -324,9 +318,9 @@ def test_what_is_doubtful_in_dev_rows_is_told(encoder, tmp_path, said):
         ([{"question": "who", "context": "x", "answers": ["y"]}], "no training row has an answer"),
     ],
 )
-def test_rows_that_cannot_be_used_are_named(encoder, rows, message):
+def test_rows_that_cannot_be_used_are_named(model, rows, message):
     with pytest.raises(BertsmithError) as caught:
-        finetune("qa", encoder, rows, questions(8, 2), None, settings=QUICK)
+        finetune("qa", model, rows, questions(8, 2), None, settings=QUICK)
     assert message in str(caught.value)
 
 
@@ -338,31 +332,31 @@ def test_rows_that_cannot_be_used_are_named(encoder, rows, message):
         ({"max_length": 8, "max_query_length": 5}, "leaves none to its context"),
     ],
 )
-def test_settings_that_do_not_fit_the_rows(encoder, settings, message):
+def test_settings_that_do_not_fit_the_rows(model, settings, message):
     train = questions(20, 3, 0.4)
     assert sum(not row["answers"] for row in train) == 8
     train[5]["question"] = "what is word1 word2 word3"
     with pytest.raises(BertsmithError) as caught:
-        finetune("qa", encoder, train, questions(8, 4, 0.4), None, settings=replace(QUICK, **settings))
+        finetune("qa", model, train, questions(8, 4, 0.4), None, settings=replace(QUICK, **settings))
     assert message in str(caught.value)
 
 
-def test_the_best_figures_select_only_where_there_may_be_no_answer(encoder):
+def test_the_best_figures_select_only_where_there_may_be_no_answer(model):
     with pytest.raises(BertsmithError, match="best_f1 is of questions that may have no answer"):
-        finetune("qa", encoder, questions(20, 1), questions(8, 2), None, settings=replace(QUICK, metric="best_f1"))
+        finetune("qa", model, questions(20, 1), questions(8, 2), None, settings=replace(QUICK, metric="best_f1"))
 
 
-def test_a_file_that_is_not_squads(encoder, tmp_path):
+def test_a_file_that_is_not_squads(model, tmp_path):
     (tmp_path / "train.json").write_text('{"data": [{"title": "x", "paragraphs": [{"contxt": "y"}]}]}')
     with pytest.raises(BertsmithError, match="not as in SQuAD"):
-        finetune("qa", encoder, tmp_path / "train.json", questions(8, 2), None, settings=QUICK)
+        finetune("qa", model, tmp_path / "train.json", questions(8, 2), None, settings=QUICK)
 
 
-def test_dev_rows_held_out_of_training_keep_the_questions_on_a_context_together(encoder, tmp_path):
+def test_dev_rows_held_out_of_training_keep_the_questions_on_a_context_together(model, tmp_path):
     rows = questions(40, 1)
     again = [{**row, "id": f"{row['id']} again", "question": "what is word7"} for row in rows]
     settings = replace(QUICK, epochs=1, dev_share=0.25)
-    result = finetune("qa", encoder, [*rows, *again], None, tmp_path / "run", settings=settings)
+    result = finetune("qa", model, [*rows, *again], None, tmp_path / "run", settings=settings)
     asked = set(written(result, "predictions.json"))
     assert len(asked) == result.rows["dev"] == 20
     assert asked == {name.removesuffix(" again") for name in asked} | {

@@ -17,16 +17,11 @@ from bertsmith.inference.evaluate import evaluate
 from bertsmith.inference.interactive import converse
 from bertsmith.inference.predictor import Predictor
 from made_questions import questions, squad
-from made_rows import QUICK, WORDS, made_model, rows
+from made_rows import QUICK, WORDS, rows
 
 ROWS = rows(100, 1)
 FAST = replace(QUICK, epochs=1)
 CALL = ["--epochs=1", "--batch=16", "--max-length=32", "--device=cpu", "--precision=fp32", "--learning-rate=3e-3"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 def lines(path: Path, made: list[dict[str, Any]]) -> Path:

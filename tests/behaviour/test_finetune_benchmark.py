@@ -25,14 +25,8 @@ from made_benchmarks import (
     made_mrpc,
     made_swag,
 )
-from made_rows import made_model
 
 QUICK = ["--device", "cpu", "--precision", "fp32", "--epochs", "1", "--max-length", "40"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 def figures(run):

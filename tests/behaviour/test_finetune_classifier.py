@@ -22,13 +22,7 @@ from bertsmith.tasks.reading.records import Columns, read_records
 from bertsmith.tasks.sequences import pack
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.weights.huggingface import save_pretraining_model
-from made_rows import CONFIG, QUICK, made_model, rows
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return made_model(tmp_path_factory.mktemp("encoder"))
-
+from made_rows import CONFIG, QUICK, rows
 
 TRAIN, DEV = rows(160, 1), rows(60, 2)
 

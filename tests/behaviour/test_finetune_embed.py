@@ -18,7 +18,7 @@ from bertsmith.tasks.reading.records import Columns
 from bertsmith.training.run_folder import Run
 from made_kills import Moment, drawing, ran
 from made_pairs import EXACT, pairs, scored_pairs
-from made_rows import QUICK, made_model
+from made_rows import QUICK
 from made_runs import OF_THE_CLOCK, figures, weights
 
 TRAIN, DEV, SCORED, TEST = pairs(97, 1, negatives=True), pairs(40, 2), scored_pairs(40, 3), pairs(9, 4)
@@ -31,11 +31,6 @@ SETTINGS = replace(
 DROPPING = replace(SETTINGS, dropout=0.2, attention_dropout=0.1)
 STEPS = 2 * 5
 CLOSE = 1e-5
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 def tune(model: Path, run: Path, settings: Any) -> None:

@@ -21,16 +21,11 @@ from bertsmith.tasks.kinds.classify import Classify
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.training.checkpoints import saver
 from bertsmith.training.run_folder import Run
-from made_rows import QUICK, made_model, rows
+from made_rows import QUICK, rows
 from made_runs import signalled_after
 
 TRAIN, DEV = rows(96, 1), rows(40, 2)
 SETTINGS = replace(QUICK, epochs=3, seeds=2, log_every=2, save_every=2, keep=2, dropout=0.2)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 def test_two_processes_cannot_work_in_one_run_folder(model: Path, tmp_path: Path, capsys) -> None:

@@ -20,17 +20,12 @@ from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.tasks.settings import FinetuneSettings
 from made_rows import QUICK as PLAIN
-from made_rows import WORDS, made_model, rows
+from made_rows import WORDS, rows
 
 QUICK = replace(PLAIN, report=True)
 
 # The labels of a row are decided by one word of it.
 SIGNS = {"word1": ["fruit"], "word3": ["bird", "metal"], "lovely": []}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 def labelled(count, seed):
@@ -341,7 +336,8 @@ def test_settings_that_do_not_fit_are_refused(model, tmp_path, task, settings, w
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"focal": -1.0}, {"label_smoothing": 1.0}, {"focal": 1.0, "label_smoothing": 0.1}, {"bad_share": 0.1}]
+    [{"epochs": 0}, {"warmup": 1.5}, {"learning_rate": 0.0}, {"dropout": 1.0}, {"max_length": 4}]
+    + [{"focal": -1.0}, {"label_smoothing": 1.0}, {"focal": 1.0, "label_smoothing": 0.1}, {"bad_share": 0.1}]
     + [{name: math.inf} for name in ("learning_rate", "weight_decay", "focal")]
     + [{name: math.nan} for name in ("learning_rate", "warmup")],
 )

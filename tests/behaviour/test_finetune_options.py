@@ -25,16 +25,11 @@ from bertsmith.tasks.finetuning.trials import trials
 from bertsmith.tasks.nvidia_results import summary
 from bertsmith.tasks.results import kept_seed
 from bertsmith.training.run_folder import Run
-from made_rows import QUICK, made_model, rows
+from made_rows import QUICK, rows
 from made_runs import signalled_after
 
 TRAIN, DEV, TEST = rows(160, 1), rows(60, 2), rows(60, 3)
 LATENCY = "infer:latency(ms):"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -19,17 +19,12 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.cli import main
 from bertsmith.tasks.reading.records import Columns
-from made_rows import QUICK, made_model, rows
+from made_rows import QUICK, rows
 from made_runs import signalled_after
 
 ROWS = rows(100, 1)
 FAST = replace(QUICK, epochs=1)
 CALL = ["--epochs=1", "--batch=16", "--max-length=32", "--device=cpu", "--precision=fp32", "--learning-rate=3e-3"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 def table(made: list[dict[str, Any]], separator: str = ",", ends: str = "\n") -> str:

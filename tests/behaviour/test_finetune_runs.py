@@ -27,16 +27,12 @@ from bertsmith.training.checkpoints import saver, step_folders
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.run_folder import Run
-from made_rows import QUICK, made_model, rows
+from made_kills import drawing
+from made_rows import QUICK, rows
 from made_runs import OF_THE_CLOCK
 
 TRAIN, DEV, TEST = rows(96, 1), rows(40, 2), rows(40, 3)
 SETTINGS = replace(QUICK, epochs=3, seeds=2, log_every=2, save_every=2, keep=2, dropout=0.2)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 def write(folder: Path) -> list[str]:
@@ -142,13 +138,6 @@ def killed_after(call: list[str], step: int, draw: random.Random) -> None:
     moment = [str(step), str(draw.random() * 0.1)]
     done = subprocess.run([sys.executable, "-c", KILLED, *moment, *call, "--quiet"], capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
-
-
-def drawing() -> random.Random:
-    """Random moments; pytest shows the seed of a test that fails."""
-    seed = random.randrange(1 << 30)
-    print(f"random moments by seed {seed}")
-    return random.Random(seed)
 
 
 def killed_and_resumed(model: Path, folder: Path, moments: list[int], draw: random.Random) -> Run:

@@ -32,7 +32,7 @@ from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run_folder import Run
 from made_kills import Moment, Rename, drawing, ran
 from made_ranks import BERTSMITH, PATIENCE, ended, started
-from made_rows import QUICK, made_model, rows
+from made_rows import QUICK, rows
 from made_runs import figures, weights
 
 TRAIN, DEV, TEST = rows(70, 1), rows(30, 2), rows(12, 3)
@@ -42,11 +42,6 @@ SETTINGS = replace(
 )  # fmt: skip
 BESIDE = replace(SETTINGS, side_by_side=True)
 TRAININGS = ["share-10", "share-30", "fold-1", "fold-2", "seed-42", "seed-43", "seed-44"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 def tune(model: Path, out: Path | None, settings: FinetuneSettings, given: Path | None = None) -> None:

@@ -22,7 +22,6 @@ from bertsmith.tasks.tagging.schemes import SCHEMES, spans_of, tags_of
 from bertsmith.tokens.tokenizer import Tokenizer
 from made_entities import Row, entities_of, tagged_rows, with_spans
 from made_rows import QUICK as PLAIN
-from made_rows import made_model
 
 TRAIN, DEV = tagged_rows(120, 1), tagged_rows(40, 2)
 LONG = tagged_rows(20, 3, words=70)
@@ -31,14 +30,9 @@ SHORT = replace(QUICK, epochs=1, dropout=0.0, attention_dropout=0.0)
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
-
-
-@pytest.fixture(scope="module")
-def run(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("tagger") / "run"
-    bertsmith.finetune("tag", encoder, TRAIN, DEV, out, settings=QUICK)
+    bertsmith.finetune("tag", model, TRAIN, DEV, out, settings=QUICK)
     return out
 
 
@@ -46,9 +40,9 @@ def predictor(folder: Path) -> Predictor:
     return Predictor(folder, "cpu", precision="fp32")
 
 
-def losses(encoder: Path, train: list[Row], **changes: Any) -> list[float]:
+def losses(model: Path, train: list[Row], **changes: Any) -> list[float]:
     dev = [with_spans(row) for row in DEV] if "spans" in train[0] else DEV
-    result = bertsmith.finetune("tag", encoder, train, dev, None, settings=replace(SHORT, **changes))
+    result = bertsmith.finetune("tag", model, train, dev, None, settings=replace(SHORT, **changes))
     return [each.train_loss for each in result.seeds[0].epochs]
 
 
@@ -73,36 +67,36 @@ def test_it_learns_and_answers_what_was_scored(run: Path) -> None:
         assert all(0.2 < each["score"] <= 1 for each in answer["entities"])
 
 
-def test_every_scheme_and_spans_are_the_same_training(encoder: Path) -> None:
-    expected = losses(encoder, TRAIN)
+def test_every_scheme_and_spans_are_the_same_training(model: Path) -> None:
+    expected = losses(model, TRAIN)
     for scheme in SCHEMES:
         rows = [{**row, "tags": tags_of(spans_of(row["tags"]), len(row["tokens"]), scheme)} for row in TRAIN]
-        assert losses(encoder, rows) == expected
-    assert losses(encoder, [with_spans(row) for row in TRAIN]) == expected
+        assert losses(model, rows) == expected
+    assert losses(model, [with_spans(row) for row in TRAIN]) == expected
     as_cells = [{name: " ".join(value) for name, value in row.items()} for row in TRAIN]
-    assert losses(encoder, as_cells) == expected
+    assert losses(model, as_cells) == expected
 
 
-def test_micro_batches_change_nothing(encoder: Path) -> None:
+def test_micro_batches_change_nothing(model: Path) -> None:
     rows = TRAIN + LONG
-    expected = losses(encoder, rows)
-    assert losses(encoder, rows, micro_batch_tokens=64) == pytest.approx(expected, rel=1e-5)
+    expected = losses(model, rows)
+    assert losses(model, rows, micro_batch_tokens=64) == pytest.approx(expected, rel=1e-5)
 
 
-def test_long_sentences_are_read_whole(run: Path, encoder: Path) -> None:
+def test_long_sentences_are_read_whole(run: Path, model: Path) -> None:
     """In windows of the model's 32 tokens, which are joined; and in training too, where each word counts once."""
     (answers, whole) = (predictor(run)(LONG), predictor(run)([with_spans(row)["text"] for row in LONG]))
     assert all(len(each["tags"]) == len(row["tokens"]) for each, row in zip(answers, LONG, strict=True))
     assert all(each["truncated_tokens"] == 0 for each in answers)
     assert score(answers, LONG) > 0.95
     assert [entities_of(each) for each in answers] == [entities_of(each) for each in whole]
-    result = bertsmith.finetune("tag", encoder, TRAIN + LONG, LONG, None, settings=QUICK)
+    result = bertsmith.finetune("tag", model, TRAIN + LONG, LONG, None, settings=QUICK)
     assert result.mean > 0.95
     assert result.truncated["train"].tokens == 0
 
 
-def test_the_window_rule_is_in_the_folder(encoder: Path, tmp_path: Path) -> None:
-    bertsmith.finetune("tag", encoder, TRAIN, DEV, tmp_path / "run", settings=replace(SHORT, window_overlap=5))
+def test_the_window_rule_is_in_the_folder(model: Path, tmp_path: Path) -> None:
+    bertsmith.finetune("tag", model, TRAIN, DEV, tmp_path / "run", settings=replace(SHORT, window_overlap=5))
     task = json.loads((tmp_path / "run" / "model" / "task.json").read_text())
     assert (task["window_overlap"], task["scheme"], task["max_length"]) == (5, "BIO", 32)
 
@@ -149,11 +143,11 @@ def write_lines(path: Path, rows: list[Row]) -> Path:
     return path
 
 
-def test_the_commands_of_a_new_user(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_of_a_new_user(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train, dev = write_lines(tmp_path / "train.jsonl", TRAIN), write_lines(tmp_path / "dev.jsonl", DEV)
     out = tmp_path / "run"
     flags = ["--epochs", "2", "--max-length", "32", "--device", "cpu", "--precision", "fp32", "--metric", "macro_f1"]
-    command = ["finetune", "tag", "--model", str(encoder), "--train", str(train), "--dev", str(dev), "--out", str(out)]
+    command = ["finetune", "tag", "--model", str(model), "--train", str(train), "--dev", str(dev), "--out", str(out)]
     assert main([*command, *flags]) == 0
     said = capsys.readouterr().err
     assert "train entities by type: " in said
@@ -191,14 +185,14 @@ GOOD = {"tokens": ["word1", "lovely"], "tags": ["O", "B-praise"]}
     ],
 )
 def test_bad_rows_are_named_before_any_work(
-    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: list[Row], message: str, where: str
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: list[Row], message: str, where: str
 ) -> None:
     train, out = write_lines(tmp_path / "train.jsonl", rows), tmp_path / "run"
     command = [
         "finetune",
         "tag",
         "--model",
-        str(encoder),
+        str(model),
         "--train",
         str(train),
         "--dev",
@@ -219,14 +213,14 @@ def conll(rows: list[Row]) -> str:
     return "\n".join("".join(f"{word} B-NP {tag}\n" for word, tag in each) for each in lines)
 
 
-def test_files_in_conlls_columns(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_in_conlls_columns(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = {part: tmp_path / f"{part}.conll" for part in ("train", "dev")}
     for part, rows in (("train", TRAIN), ("dev", DEV)):
         files[part].write_text(conll(rows))
     result = bertsmith.finetune(
-        "tag", encoder, files["train"], files["dev"], tmp_path / "run", settings=replace(SHORT, report=True)
+        "tag", model, files["train"], files["dev"], tmp_path / "run", settings=replace(SHORT, report=True)
     )
-    assert [each.train_loss for each in result.seeds[0].epochs] == losses(encoder, TRAIN)
+    assert [each.train_loss for each in result.seeds[0].epochs] == losses(model, TRAIN)
     figures = json.loads((tmp_path / "run" / "report" / "dev" / "per_class.json").read_text())["classes"]
     assert sum(each["support"] for each in figures) == sum(len(spans_of(row["tags"])) for row in DEV)
     assert main(["predict", str(tmp_path / "run"), str(files["dev"]), "--out", str(tmp_path / "out.jsonl")]) == 0
@@ -234,26 +228,26 @@ def test_files_in_conlls_columns(encoder: Path, tmp_path: Path, capsys: pytest.C
     assert [line["tokens"] for line in lines] == [row["tokens"] for row in DEV]
     columns = replace(SHORT.columns, tags="2")
     chunks = bertsmith.finetune(
-        "tag", encoder, files["train"], files["dev"], None, settings=replace(SHORT, columns=columns)
+        "tag", model, files["train"], files["dev"], None, settings=replace(SHORT, columns=columns)
     )
     assert chunks.class_counts == {"NP": sum(len(row["tokens"]) for row in TRAIN)}
     capsys.readouterr()
     files["dev"].write_text("word1 O\nlovely\n\nawful B-blame\n")
-    command = ["finetune", "tag", "--model", str(encoder), "--train", str(files["train"]), "--dev", str(files["dev"])]
+    command = ["finetune", "tag", "--model", str(model), "--train", str(files["train"]), "--dev", str(files["dev"])]
     assert main([*command, "--out", str(tmp_path / "other")]) == 2
     said = capsys.readouterr().err
     assert "the lines of this sentence have 1 and 2 columns" in said
     assert "dev.conll:1" in said
 
 
-def test_a_metric_of_another_task_is_refused(encoder: Path) -> None:
+def test_a_metric_of_another_task_is_refused(model: Path) -> None:
     with pytest.raises(BertsmithError, match="metric 'accuracy' is not one of tag"):
-        bertsmith.finetune("tag", encoder, TRAIN, DEV, None, settings=replace(SHORT, metric="accuracy"))
+        bertsmith.finetune("tag", model, TRAIN, DEV, None, settings=replace(SHORT, metric="accuracy"))
 
 
-def test_one_type_and_a_type_in_dev_alone(encoder: Path, said: pytest.LogCaptureFixture) -> None:
+def test_one_type_and_a_type_in_dev_alone(model: Path, said: pytest.LogCaptureFixture) -> None:
     train = [{**row, "tags": [tag if tag.endswith("praise") else "O" for tag in row["tags"]]} for row in TRAIN]
-    result = bertsmith.finetune("tag", encoder, train, DEV, None, settings=QUICK)
+    result = bertsmith.finetune("tag", model, train, DEV, None, settings=QUICK)
     assert result.class_counts.keys() == {"praise"}
     figures = result.seeds[0].best.dev
     assert figures["precision"] > 0.9
@@ -271,10 +265,10 @@ def test_answers_are_the_same_from_one_sentence_and_from_many(run: Path) -> None
         assert entities_of(alone) == entities_of(expected)
 
 
-def test_the_report_counts_what_no_answer_finds(encoder: Path, tmp_path: Path) -> None:
+def test_the_report_counts_what_no_answer_finds(model: Path, tmp_path: Path) -> None:
     rows = [Tag.record(row, FinetuneSettings().columns, True, "row") for row in DEV]
     task = Tag.of_records(rows, QUICK)
-    examples = task.examples(rows, Tokenizer.load(encoder), 32)
+    examples = task.examples(rows, Tokenizer.load(model), 32)
     scores = torch.zeros(int(examples.sequences.lengths.sum()), len(task.names)).numpy()
     task.write(scores, examples, tmp_path)
     figures = {each["label"]: each for each in json.loads((tmp_path / "per_class.json").read_text())["classes"]}
@@ -310,11 +304,11 @@ def test_the_report_is_of_the_answers(run: Path) -> None:
     assert right / words["count"] == pytest.approx(tuned["tag_accuracy"])
 
 
-def test_a_planted_wrong_tag_is_the_likeliest_error(encoder: Path, tmp_path: Path) -> None:
+def test_a_planted_wrong_tag_is_the_likeliest_error(model: Path, tmp_path: Path) -> None:
     wrong = [dict(row) for row in DEV]
     number = next(number for number, row in enumerate(DEV) if set(row["tags"]) != {"O"})
     wrong[number]["tags"] = ["O" if tag != "O" else tag for tag in DEV[number]["tags"]]
-    bertsmith.finetune("tag", encoder, TRAIN, wrong, tmp_path / "run", settings=QUICK)
+    bertsmith.finetune("tag", model, TRAIN, wrong, tmp_path / "run", settings=QUICK)
     found = json.loads((tmp_path / "run" / "report" / "dev" / "likely_label_errors.json").read_text())
     first = found["likely_label_errors"][0]
     assert (first["where"], first["given"]) == (f"row {number + 1}", "O")

@@ -23,17 +23,12 @@ from bertsmith.inference.server.models import Asked, Cut, open_model
 from bertsmith.inference.server.refusals import Refusal
 from made_heads import made_head
 from made_pairs import EXACT, farthest, objective_of, pairs, stepped
-from made_rows import QUICK, WORDS, made_model, rows
+from made_rows import QUICK, WORDS, rows
 from made_served import serving
 
 TRAIN, DEV = rows(160, 1), rows(60, 2)
 FILLER = " ".join(f"word{number % 20}" for number in range(25))
 Rows = list[dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 def test_long_texts_are_read_in_windows_and_nothing_is_cut(model: Path, tmp_path: Path) -> None:

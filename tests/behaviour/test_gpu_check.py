@@ -18,6 +18,7 @@ from bertsmith.bench.gpu import rows as gpu_rows
 from bertsmith.bench.gpu.rows import Rows
 from bertsmith.bench.process import OutOfTime
 from made_gpu_checks import SECONDS, fine, found_check, made_parts
+from made_ranks import is_alive
 
 
 @pytest.fixture
@@ -289,11 +290,3 @@ def test_failing_tests_and_the_one_under_way_are_told_from_what_else_is_printed(
     ended = [*each[:3], "FAILED tests/a.py::two[x y] - why", "ERROR tests/b.py - no import"]
     assert check.failing(ended, "FAILED") == ended[3:]
     assert check.failing([logged], "passed") == []
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False

@@ -14,7 +14,6 @@ import transformers
 from safetensors.torch import load_file
 
 from bertsmith.base.layout import Layout
-from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.model.attention.packed import Packed
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.training.pretraining import compiled
@@ -23,7 +22,7 @@ from bertsmith.training.pretraining.phases import HeldOut, phase_stage
 from bertsmith.training.step import train_step
 from bertsmith.weights.huggingface import load_pretraining_model
 from made_pretraining import fresh_model
-from made_runs import corpus, figures, join_ranks, leave_ranks, ran_by_ranks, signalled_after, small_recipe, weights
+from made_runs import corpus, figures, join_ranks, leave_ranks, ran_by_ranks, small_recipe, stopped_after, weights
 from made_steps import PlainSgd
 
 FIELDS = {"objective": "mlm", "phase2__steps": 0, "model__hidden_dropout": 0.0, "model__attention_dropout": 0.0}
@@ -70,10 +69,7 @@ def test_transformers_reads_it_as_a_masked_language_model(run: Run) -> None:
 
 
 def test_it_resumes_to_the_bit(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        signalled_after(2, patch)
-        with pytest.raises(StoppedAfterSaving):
-            pretrain(RECIPE, corpus(), tmp_path / "run")
+    stopped_after(2, monkeypatch, RECIPE, tmp_path / "run")
     resumed = pretrain(RECIPE, corpus(), tmp_path / "run", resume=True)
     assert figures(resumed) == figures(run)
     assert weights(resumed) == weights(run)

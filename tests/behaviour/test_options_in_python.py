@@ -38,7 +38,6 @@ from bertsmith.training.plan import plan_pretraining
 from bertsmith.training.planning.where import Where
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.records.sinks import Outputs
-from made_rows import made_model
 from made_runs import corpus, small_recipe
 
 OPTIONS = (
@@ -242,8 +241,3 @@ def test_a_student_has_settings_of_distillation(model: Path):
         bertsmith.finetune("classify", model, ROWS, ROWS, settings=DistillSettings())
     with pytest.raises(BertsmithError, match="and there is no teacher"):
         plan_finetuning("classify", model, RowsOfRun(), Where(), DistillSettings())
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("model"))

@@ -22,16 +22,11 @@ from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.kinds.masked_words import MaskedWords
 from made_heads import KINDS, made_head
-from made_rows import PIECES, made_model
+from made_rows import PIECES
 
 CPU = {"device": "cpu", "precision": "fp32"}
 SKIP = RowOptions(on_error="skip", part_rows=3)
 GOOD = [f"word{number} [MASK]" for number in range(8)]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 def lines(path: Path) -> list[dict[str, object]]:

@@ -29,17 +29,12 @@ from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.reading.records import Columns
 from made_kills import drawing
-from made_rows import WORDS, made_model
+from made_rows import WORDS
 from made_runs import fork_server
 
 CPU = {"device": "cpu", "precision": "fp32"}
 SMALL = RowOptions(part_rows=7)
 RESUMED = RowOptions(part_rows=7, resume=True)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 def masked_rows(path: Path, count: int = 60, bad: tuple[int, ...] = ()) -> Path:

@@ -22,29 +22,24 @@ from bertsmith.inference.parts.run import RowOptions
 from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.reading.records import Columns
-from made_rows import QUICK, made_model, rows
+from made_rows import QUICK, rows
 
 TRAIN, DEV = rows(64, 1), rows(24, 2)
 SHORT = replace(QUICK, epochs=1)
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
-
-
-@pytest.fixture(scope="module")
-def single(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def single(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("single") / "run"
-    bertsmith.finetune("classify", encoder, TRAIN, DEV, out, settings=SHORT)
+    bertsmith.finetune("classify", model, TRAIN, DEV, out, settings=SHORT)
     return out
 
 
 @pytest.fixture(scope="module")
-def pairs(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pairs(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("pairs") / "run"
     train, dev = ([{**row, "text_b": "word1"} for row in made] for made in (TRAIN, DEV))
-    bertsmith.finetune("classify", encoder, train, dev, out, settings=SHORT)
+    bertsmith.finetune("classify", model, train, dev, out, settings=SHORT)
     return out
 
 
@@ -65,11 +60,11 @@ def test_one_text_for_a_model_of_pairs_is_refused_and_the_reverse(single: Path, 
         predictor(single)([{"text": "word1", "text_b": "word2"}])
 
 
-def test_pair_rows_that_lack_the_second_text_are_refused_in_training(encoder: Path) -> None:
+def test_pair_rows_that_lack_the_second_text_are_refused_in_training(model: Path) -> None:
     train = [{**row, "text_b": "word1"} if number else row for number, row in enumerate(TRAIN)]
     for one, other in ((train, DEV), ([{**row, "text_b": "word1"} for row in TRAIN], DEV)):
         with pytest.raises(BertsmithError, match="and the training rows have"):
-            bertsmith.finetune("classify", encoder, one, other, None, settings=SHORT)
+            bertsmith.finetune("classify", model, one, other, None, settings=SHORT)
 
 
 def test_a_single_row_is_one_row(single: Path) -> None:
@@ -115,9 +110,9 @@ def test_cells_of_a_table_that_are_no_text_or_number_are_json(single: Path, tmp_
     assert found["list"] == '["é", {"a": null}]'
 
 
-def test_what_was_cut_of_dev_rows_is_counted_in_what_finetune_returns(encoder: Path) -> None:
+def test_what_was_cut_of_dev_rows_is_counted_in_what_finetune_returns(model: Path) -> None:
     dev = [{**row, "text": row["text"] + " word1" * 40} for row in DEV]
-    result = bertsmith.finetune("classify", encoder, TRAIN, dev, None, settings=SHORT)
+    result = bertsmith.finetune("classify", model, TRAIN, dev, None, settings=SHORT)
     assert result.truncated["train"].rows == 0
     assert result.truncated["dev"].rows == len(DEV)
     assert result.to_dict()["truncated"]["dev"]["tokens"] == result.truncated["dev"].tokens > 40 * 8
@@ -134,7 +129,7 @@ def test_predict_takes_the_columns_as_finetune_does(single: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["tsv without a header", "csv with semicolons", "gz", "parquet"])
-def test_files_of_every_kind_are_read_in_training_and_in_prediction(encoder: Path, tmp_path: Path, kind: str) -> None:
+def test_files_of_every_kind_are_read_in_training_and_in_prediction(model: Path, tmp_path: Path, kind: str) -> None:
     columns = Columns()
     if kind == "tsv without a header":
         columns = Columns(text="2", label="1", header=False)
@@ -157,9 +152,9 @@ def test_files_of_every_kind_are_read_in_training_and_in_prediction(encoder: Pat
         train, dev = tmp_path / "train.parquet", tmp_path / "dev.parquet"
         for path, made in ((train, TRAIN), (dev, DEV)):
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(made), path)
-    expected = bertsmith.finetune("classify", encoder, TRAIN, DEV, None, settings=SHORT)
+    expected = bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=SHORT)
     settings = replace(SHORT, columns=columns)
-    result = bertsmith.finetune("classify", encoder, train, dev, tmp_path / "run", settings=settings)
+    result = bertsmith.finetune("classify", model, train, dev, tmp_path / "run", settings=settings)
     assert result.seeds == expected.seeds
     found = predict_file(tmp_path / "run", dev, tmp_path / "out.jsonl", device="cpu")
     written = [json.loads(line)["prediction"]["label"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
@@ -185,7 +180,7 @@ def test_standard_input_is_answered_row_by_row(single: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
-def test_a_named_pipe_is_answered_and_cannot_be_resumed(single: Path, encoder: Path, tmp_path: Path, capsys) -> None:
+def test_a_named_pipe_is_answered_and_cannot_be_resumed(single: Path, model: Path, tmp_path: Path, capsys) -> None:
     pipe, device = tmp_path / "pipe", {"device": "cpu", "precision": "fp32"}
     os.mkfifo(pipe)
     for work, out in ((predict_file, "-"), (predict_file, tmp_path / "a.jsonl"), (embed_file, tmp_path / "b.jsonl")):
@@ -198,7 +193,7 @@ def test_a_named_pipe_is_answered_and_cannot_be_resumed(single: Path, encoder: P
     with pytest.raises(BertsmithError, match="cannot be resumed"):
         predict_file(single, pipe, tmp_path / "c.jsonl", rows=RowOptions(resume=True), **device)
     with pytest.raises(BertsmithError, match="a pipe, because they are read more than once"):
-        bertsmith.finetune("classify", encoder, pipe, DEV, tmp_path / "run", settings=SHORT)
+        bertsmith.finetune("classify", model, pipe, DEV, tmp_path / "run", settings=SHORT)
 
 
 @pytest.mark.parametrize("skip", [False, True])

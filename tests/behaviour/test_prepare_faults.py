@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus, verify
+from made_checkpoints import own_mounts
 from made_corpora import OPTIONS, children, contents, start, wait_for
 
 
@@ -59,12 +59,6 @@ def test_three_workers_on_two_cores(source: Path, tmp_path: Path, undisturbed: d
     assert contents(tmp_path / "corpus") == undisturbed
 
 
-def has_own_mounts() -> bool:
-    call = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=1m none /mnt"]
-    return bool(shutil.which("unshare")) and subprocess.run(call, capture_output=True, check=False).returncode == 0
-
-
-own_mounts = pytest.mark.skipif(not has_own_mounts(), reason="needs leave to mount a small disk (unshare -rm)")
 ON_A_DISK = """
 mount -t tmpfs -o size={size} none "$0" && mkdir "$0/c" || exit 77
 {before}

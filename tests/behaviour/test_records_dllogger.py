@@ -12,12 +12,11 @@ import pytest
 
 import bertsmith
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.training.records.dllogger import check_run
 from bertsmith.training.records.sinks import Outputs
 from made_rows import QUICK, made_model, rows
-from made_runs import corpus, signalled_after, small_recipe
+from made_runs import corpus, small_recipe, stopped_after
 
 RECIPE = small_recipe(phase1__steps=5, phase2__steps=3, log_every=2)
 SEQUENCES = 5 * 8 + 3 * 4
@@ -68,10 +67,7 @@ def test_a_file_has_the_figures_of_the_records_under_nvidias_names(tmp_path: Pat
 
 def test_a_resumed_run_continues_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, out, outputs = tmp_path / "run.json", tmp_path / "run", Outputs(dllogger=tmp_path / "run.json")
-    with monkeypatch.context() as patch:
-        signalled_after(3, patch)
-        with pytest.raises(StoppedAfterSaving):
-            pretrain(RECIPE, corpus(), out, outputs=outputs)
+    stopped_after(3, monkeypatch, RECIPE, out, outputs=outputs)
     before = lines(path)
     # As where a kill came after the line of a step that no checkpoint has, in the middle of the next line.
     lost = {**before[-1], "step": [1, 4], "elapsedtime": "1000.0"}

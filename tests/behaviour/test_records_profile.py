@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.records.trace import SHOWN, WARM_UP
-from made_runs import corpus, figures, signalled_after, small_recipe, weights
+from made_runs import corpus, figures, small_recipe, stopped_after, weights
 
 RECIPE = small_recipe(phase1__steps=WARM_UP + 3, phase2__steps=0)
 
@@ -54,10 +53,7 @@ def test_what_a_short_run_has_is_profiled(tmp_path: Path, said: pytest.LogCaptur
 
 def test_a_resumed_run_profiles_again_only_where_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        signalled_after(1, patch)
-        with pytest.raises(StoppedAfterSaving):
-            pretrain(RECIPE, corpus(), out, outputs=Outputs(profile=1))
+    stopped_after(1, monkeypatch, RECIPE, out, outputs=Outputs(profile=1))
     assert not (out / "profile").exists()
     pretrain(RECIPE, corpus(), out, resume=True)
     assert not (out / "profile").exists()

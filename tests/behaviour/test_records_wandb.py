@@ -18,13 +18,12 @@ from typing import Any
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.cli import main
 from bertsmith.recipes.loader import save_recipe
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run_folder import Run
-from made_runs import corpus, figures, signalled_after, small_corpus, small_recipe
+from made_runs import corpus, figures, small_corpus, small_recipe, stopped_after
 
 RECIPE = small_recipe(phase1__steps=3, phase2__steps=2)
 PACKAGE = """
@@ -97,10 +96,7 @@ def test_every_record_is_handed_on(calls: Path, tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_resumed_run_is_the_same_one_there(calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        signalled_after(2, patch)
-        with pytest.raises(StoppedAfterSaving):
-            pretrain(RECIPE, corpus(), tmp_path / "run", outputs=Outputs(wandb="forge"))
+    stopped_after(2, monkeypatch, RECIPE, tmp_path / "run", outputs=Outputs(wandb="forge"))
     pretrain(RECIPE, corpus(), tmp_path / "run", resume=True, outputs=Outputs(wandb="forge"))
     first, second = (each["given"] for each in called(calls, "init"))
     assert first["id"] == second["id"]

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -34,17 +33,12 @@ def served(served_models: dict[str, Path]) -> Iterator[Served]:
         yield server
 
 
-def connected(served: Listening) -> socket.socket:
-    parts = urlsplit(served.address)
-    return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60)
-
-
 @contextmanager
 def idle_clients(served: Listening, count: int, sent: bytes = b"") -> Iterator[list[socket.socket]]:
     """Clients that send this and no more. Each that sends a whole request has its answer before the next one sends: a
     connection whose request is being answered makes no room for another, which may be refused then."""
     with ExitStack() as stack:
-        clients = [stack.enter_context(closing(connected(served))) for _ in range(count)]
+        clients = [stack.enter_context(closing(served.connect_bare())) for _ in range(count)]
         for client in clients:
             with suppress(ConnectionError):  # one of the first may be cut already
                 client.sendall(sent)
@@ -56,7 +50,7 @@ def idle_clients(served: Listening, count: int, sent: bytes = b"") -> Iterator[l
 def answer_to(served: Listening, sent: bytes) -> bytes:
     """All that the server sends before it closes the connection."""
     found = b""
-    with closing(connected(served)) as client, suppress(ConnectionError):
+    with closing(served.connect_bare()) as client, suppress(ConnectionError):
         with suppress(ConnectionError):
             client.sendall(sent)
         while part := client.recv(65536):
@@ -257,7 +251,7 @@ def test_an_upgrade_is_ignored(served: Served, head: bytes, body: bytes, status:
     closing_one = head.replace(b"Connection: Upgrade", b"Connection: Upgrade, close")
     sent = 3 * (head + b"\r\n" + body) + WHOLE + closing_one + b"\r\n" + body
     found = b""
-    with closing(connected(served)) as client:
+    with closing(served.connect_bare()) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for begin in range(0, len(sent), packet):
             client.sendall(sent[begin : begin + packet])

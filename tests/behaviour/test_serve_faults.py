@@ -75,11 +75,6 @@ def neighbours(request: pytest.FixtureRequest) -> Iterator[None]:
     assert served.ask("/health")[0] == 200
 
 
-def connected(served: Served) -> socket.socket:
-    parts = urlsplit(served.address)
-    return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60)
-
-
 def read_all(client: socket.socket) -> bytes:
     """What the server sends until it closes the connection."""
     parts = []
@@ -97,7 +92,7 @@ def resident_bytes(served: Served) -> float:
 def test_a_body_of_100_mb_is_refused_and_not_kept(served: Served, how: str) -> None:
     before = resident_bytes(served)
     size, part = 100_000_000, b"x" * 1_000_000
-    with closing(connected(served)) as client:
+    with closing(served.connect_bare()) as client:
         with suppress(ConnectionError):  # the server may close before all is sent
             if how == "in chunks":
                 client.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
@@ -113,7 +108,7 @@ def test_a_body_of_100_mb_is_refused_and_not_kept(served: Served, how: str) -> N
 
 
 def test_a_body_that_comes_too_slowly_is_given_up(served: Served) -> None:
-    with closing(connected(served)) as client:
+    with closing(served.connect_bare()) as client:
         client.sendall(HEAD + b"Content-Length: %d\r\n\r\n{" % len(BODY))
         answer = read_all(client)
     assert answer.startswith(b"HTTP/1.1 408 ")
@@ -122,7 +117,7 @@ def test_a_body_that_comes_too_slowly_is_given_up(served: Served) -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HT", HEAD + b"X-Long: "])
 def test_a_head_that_does_not_come_to_its_end_is_cut(served: Served, sent: bytes) -> None:
-    with closing(connected(served)) as client:
+    with closing(served.connect_bare()) as client:
         client.sendall(sent)
         assert read_all(client) == b""
 
@@ -130,7 +125,7 @@ def test_a_head_that_does_not_come_to_its_end_is_cut(served: Served, sent: bytes
 @pytest.mark.parametrize("next_request", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
 def test_a_client_that_does_not_read_its_answer_is_cut(served: Served, next_request: bytes) -> None:
     body = json.dumps({"inputs": ["word1 " * 20] * 1000}).encode()
-    with closing(connected(served)) as client:
+    with closing(served.connect_bare()) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         head = HEAD.replace(b"labels/predict", b"vectors/embed_all")
         client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
@@ -152,7 +147,7 @@ def waiting_for_clients(served: Served) -> int:
 
 def test_garbage_in_place_of_http_is_answered_with_400(served: Served) -> None:
     for garbage in (b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n"):
-        with closing(connected(served)) as client:
+        with closing(served.connect_bare()) as client:
             client.sendall(garbage + b"\r\n\r\n")
             assert read_all(client).startswith(b"HTTP/1.1 400 ")
 
@@ -167,7 +162,7 @@ def test_half_closed_and_reset_connections_are_let_go(served: Served) -> None:
     count = len([each for each in served.requests() if each["status"] == 499])
     for shut in (True, False):
         for sent in (HEAD + b"Content-Length: 1000\r\n\r\n{", HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY):
-            with closing(connected(served)) as client:
+            with closing(served.connect_bare()) as client:
                 client.sendall(sent)
                 if shut:
                     client.shutdown(socket.SHUT_WR)
@@ -180,7 +175,7 @@ def test_half_closed_and_reset_connections_are_let_go(served: Served) -> None:
 
 def test_pipelined_requests_are_answered_in_their_order(served: Served) -> None:
     bodies = [json.dumps({"inputs": text, "x": 1}).encode() if not text else BODY for text in ("a", "", "b")]
-    with closing(connected(served)) as client:
+    with closing(served.connect_bare()) as client:
         client.sendall(b"".join(HEAD + b"Content-Length: %d\r\n\r\n" % len(each) + each for each in bodies))
         client.settimeout(10)
         found = b""

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from bertsmith.base import log
-from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.training import pretrain as pretrain_module
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining import compiled
-from made_runs import corpus, figures, signalled_after, small_recipe, stopped_after, weights
+from made_runs import corpus, figures, small_recipe, stopped_after, weights
 
 FIELDS = {"micro_batch_tokens": 384, "phase1__steps": 3, "phase2__steps": 0}
 OF_CONTENT = ("tokens", "unigram_loss", "most_frequent_accuracy", "guessing_loss", "learning_rate")
@@ -35,10 +34,7 @@ def test_it_resumes_to_the_bit_and_sees_the_tokens_of_an_eager_run(
     assert "steps: compiled (asked for)" in caplog.text
     assert "compiled again" not in caplog.text
 
-    with monkeypatch.context() as patch:
-        signalled_after(0, patch)
-        with pytest.raises(StoppedAfterSaving):
-            pretrain(recipe, corpus(), tmp_path / "run")
+    stopped_after(0, monkeypatch, recipe, tmp_path / "run")
     resumed = pretrain(recipe, corpus(), tmp_path / "run", resume=True)
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)

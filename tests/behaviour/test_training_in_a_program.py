@@ -22,15 +22,10 @@ from bertsmith.training.check import check_pretraining
 from bertsmith.training.plan import plan_pretraining
 from bertsmith.training.planning.where import Where
 from bertsmith.training.run import only_training
-from made_rows import QUICK, made_model, rows
+from made_rows import QUICK, rows
 from made_runs import corpus, small_recipe, weights
 
 RECIPE = small_recipe(phase1__steps=2, phase2__steps=0)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 def tuned(model: Path) -> FinetuneResult:

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import islice
-from types import TracebackType
 from typing import Self
 
 from bertsmith.base.errors import BertsmithError
@@ -85,9 +84,7 @@ class Loader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

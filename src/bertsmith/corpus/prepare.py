@@ -127,7 +127,8 @@ def _prepare(
         if (out / "corpus.json").is_file():
             corpus = Corpus.open(out)
             _check_same(corpus, made_of, options)
-            _clear_up(out, options)
+            if options.array_task is None:  # else other tasks may be at it
+                publish(out)  # ends what was stopped between the last move and the removal of the work
             say(f"corpus: {out} is finished, from the same sources and options; nothing to do")
             if corpus.doubt:
                 warn(f"this corpus is {corpus.doubt}")
@@ -230,12 +231,6 @@ def _sweep(work: Path) -> None:
     for pattern in (".*.part", "*/.*.part"):
         for leftover in work.glob(pattern):
             shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _clear_up(out: Path, options: PrepareOptions) -> None:
-    """Ends what was stopped between the last move and the removal of the work, unless other tasks may be at it."""
-    if options.array_task is None:
-        publish(out)
 
 
 def _tell(corpus: Corpus) -> None:

@@ -156,15 +156,6 @@ class Corpus:
             raise BertsmithError(what, self.folder / "tokenizer", fix)
         return tokenizer
 
-    def check_tokenizer(self, tokenizer: Tokenizer, where: str | Path) -> None:
-        """Raises BertsmithError when `tokenizer`, found at `where`, gives other ids than the corpus holds."""
-        if tokenizer.sha256 != self.tokenizer_sha256:
-            raise BertsmithError(
-                f"this tokenizer is not the one that the corpus {self.folder} was made with",
-                where,
-                f"prepare the corpus with `--tokenizer {where}`, or use {self.folder / 'tokenizer'}",
-            )
-
     def unigrams(self) -> NDArray[np.int64]:
         """int64[V]: how often each piece occurs in the train split. The baseline that a model must beat."""
         return np.asarray(_read_array(self.folder / "unigrams.npy", np.dtype(np.int64)), dtype=np.int64)

@@ -7,7 +7,6 @@ Step, loop, meter, checkpoints and compiled steps know losses by these names, an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
@@ -49,9 +48,7 @@ class Steps(Protocol):
     def waited_seconds(self) -> float: ...
     def __iter__(self) -> Any: ...
     def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
 
 class Objective(Protocol):

@@ -215,6 +215,10 @@ def test_the_list_tells_size_checks_and_licence(capsys):
         (["squad1", "--language", "de"], "--language does not apply to squad1", "omit it"),
         (["gutenberg", "--books", "84", "--date", "20260901"], "--date does not apply to gutenberg", "omit it"),
         (["glue", "--books", "84"], "--books does not apply to glue", "omit it"),
+        (["google-bert-miniature"], "needs the shape", "--shape 4x256"),
+        (["google-bert-miniature", "--shape", "3x256"], "shape is '3x256'", "2, 4, 6, 8, 10, 12 layers"),
+        (["google-bert-miniature", "--shape", "4x100"], "shape is '4x100'", "128, 256, 512, 768"),
+        (["squad1", "--shape", "4x256"], "--shape does not apply to squad1", "omit it"),
     ],
 )
 def test_a_mistake_is_one_message(args, what, fix, capsys, tmp_path, monkeypatch):

@@ -9,14 +9,12 @@ import json
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.cli import main
 from bertsmith.download import catalogue as catalogue_module
 from bertsmith.download import download as download_module
 from bertsmith.download.catalogue import catalogue, checked_by
@@ -187,24 +185,6 @@ def test_every_shape_has_an_address_of_its_own():
     named = {entry.files[0].path.format(**DownloadOptions(shape=shape).names) for shape in shapes}
     assert len(named) == 24
     assert "2020_02_20/uncased_L-10_H-768_A-12.zip" in named
-
-
-@pytest.mark.parametrize(
-    ("args", "what", "fix"),
-    [
-        (["google-bert-miniature"], "needs the shape", "--shape 4x256"),
-        (["google-bert-miniature", "--shape", "3x256"], "shape is '3x256'", "2, 4, 6, 8, 10, 12 layers"),
-        (["google-bert-miniature", "--shape", "4x100"], "shape is '4x100'", "128, 256, 512, 768"),
-        (["squad1", "--shape", "4x256"], "--shape does not apply to squad1", "omit it"),
-    ],
-)
-def test_a_mistake_is_one_message(args, what, fix, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["download", *args]) == 2
-    said = capsys.readouterr().err
-    assert what in said
-    assert fix in said
-    assert not list(Path().iterdir()), "nothing is begun"
 
 
 @pytest.mark.parametrize("name", ["\\etc\\x", "/etc/x", "a/../../x", "..\\x"])

@@ -17,14 +17,9 @@ from bertsmith.inference.embed_file import embed_file
 from bertsmith.inference.parts.run import RowOptions
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.weights.huggingface import load_encoder
-from made_rows import CONFIG, PIECES, WORDS, made_model
+from made_rows import CONFIG, PIECES, WORDS
 
 TEXTS = [" ".join(WORDS[place % 30] for place in range(number, number + 1 + number % 6)) for number in range(25)]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -15,17 +13,11 @@ from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
 from made_pretraining import batch_of, fresh_model
 
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 CPU = torch.device("cpu")
 LENGTHS = [21, 9, 33, 14, 8, 27, 18, 11]
 SMALL, LARGE = 256, 65_536
 SHAPE = {"vocab_size": 301, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def taken(sequences: int, is_compiled: bool, scale: float = 4.0) -> tuple[dict[str, torch.Tensor], Lamb]:

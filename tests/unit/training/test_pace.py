@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.optim.schedules import linear
 from bertsmith.training.loop import Trainer
 from bertsmith.training.pace import Pace
 from bertsmith.training.pretrain import pretrain
-from made_runs import corpus, figures, signalled_after, small_recipe, weights
+from made_runs import corpus, figures, small_recipe, stopped_after, weights
 
 SECONDS_PER_STEP = 0.5
 
@@ -104,10 +103,7 @@ def test_a_run_ends_by_time_and_goes_on_as_it_went(tmp_path: Path, monkeypatch: 
         assert record["seconds_left_in_phase"] == pytest.approx(left)
     for record in first[2:]:
         assert record["learning_rate"] == pytest.approx(rate(record["phase_step"]), rel=0.2)
-    with monkeypatch.context() as patch:
-        signalled_after(7, patch)
-        with pytest.raises(StoppedAfterSaving):
-            pretrain(recipe, corpus(), tmp_path / "run")
+    stopped_after(7, monkeypatch, recipe, tmp_path / "run")
     resumed = pretrain(recipe, corpus(), tmp_path / "run", resume=True)
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)

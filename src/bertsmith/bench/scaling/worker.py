@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertsmith.base.device import choose_device
-from bertsmith.batches.packing import PretrainBatch
 from bertsmith.bench.child import Answer, serve_worker
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.model.config import BertConfig
@@ -107,13 +106,11 @@ class Worker:
         self._optimizer.set_learning_rate(0.0 if collectives else _RATE)
         watch = Collectives(collectives == "tiny") if collectives else None
         with watch or nullcontext():
-            answer = self._timed(lambda: self._step(own, counts))
+            device = self._device.torch_device
+            answer = self._timed(lambda: train_step(self._objective, self._optimizer, own, counts, device))
         if watch is not None:
             self._seen = watch.seen
         return answer
-
-    def _step(self, own: list[PretrainBatch], counts: dict[str, int]) -> None:
-        train_step(self._objective, self._optimizer, own, counts, self._device.torch_device)
 
     def sent(self, kind: str) -> Answer:
         """The bytes that a rank sends in the collectives of the last step that was seen, where they go round a ring:

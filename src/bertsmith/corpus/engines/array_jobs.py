@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 from bertsmith.base.errors import BertsmithError
@@ -71,10 +70,8 @@ class ArrayEngine:
             self._opened = opened.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._opened.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self._opened.close()
 
     def _agree(self) -> None:
         plan = self._folder / f"plan-{self._plan}"

@@ -13,7 +13,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Self, TypeVar
 
 from bertsmith.base.errors import BertsmithError
@@ -56,9 +56,7 @@ class RayEngine:
         self._remote = self._ray.remote(num_cpus=1, max_retries=0)(_on_node)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._seen.unlink(missing_ok=True)
         if self._started:
             self._ray.shutdown()

@@ -147,7 +147,7 @@ class _Outer:
     def _end_of(self, name: str, position: int) -> tuple[int, int] | None:
         """Begin and end of the end tag; tables nest, other elements do not."""
         depth = 1
-        for found in _tag_of(name).finditer(self._source, position):
+        for found in re.compile(rf"<(/?){name}\b[^<>]*>", re.IGNORECASE).finditer(self._source, position):
             if found[1]:
                 depth -= 1
                 if not depth or name != "table":
@@ -155,7 +155,3 @@ class _Outer:
             elif name == "table":
                 depth += 1
         return None
-
-
-def _tag_of(name: str) -> re.Pattern[str]:
-    return re.compile(rf"<(/?){name}\b[^<>]*>", re.IGNORECASE)

@@ -169,10 +169,6 @@ def _circa(arguments: list[str]) -> str | None:
     return f"c. {arguments[0]}" if arguments and arguments[0] else "c."
 
 
-def _joined(arguments: list[str]) -> str | None:
-    return "".join(arguments)
-
-
 _SHOWN: dict[str, Callable[[list[str]], str | None]] = {
     **dict.fromkeys(_FIRST.split(), _first),
     **dict.fromkeys(_SECOND.split(), _second),
@@ -180,7 +176,7 @@ _SHOWN: dict[str, Callable[[list[str]], str | None]] = {
     **dict.fromkeys(("ill", "interlanguage_link", "link-interwiki"), _link_elsewhere),
     **dict.fromkeys(("frac", "fraction", "sfrac"), _fraction),
     **dict.fromkeys(("circa", "c.", "ca."), _circa),
-    **dict.fromkeys(("chem", "chem2"), _joined),
+    **dict.fromkeys(("chem", "chem2"), "".join),
     "as_of": _as_of,
     "val": _first,
 }

@@ -45,11 +45,7 @@ _APPARATUS = frozenset(
 )
 
 
-def _unlimited() -> None:
-    pass
-
-
-def plain_text(source: str, title: str, spaces: Spaces, removed: Removed, check: Check = _unlimited) -> str:
+def plain_text(source: str, title: str, spaces: Spaces, removed: Removed, check: Check = lambda: None) -> str:
     """The text of a page: paragraphs, list items and headings, a line each. spaces: names of the wiki's namespaces.
     check: called every so often; what it raises ends the work.
 

@@ -192,13 +192,10 @@ class Connection(HttpToolsProtocol):
 
     def _expect(self) -> None:
         self._stop()
-        self._timer = self._later(self._cut)
+        self._timer = self._later(self.transport.abort)
 
     def _later(self, function: Callable[..., None], *values: int) -> asyncio.TimerHandle:
         return self.loop.call_later(self.service.limits.body_seconds, function, *values)
-
-    def _cut(self) -> None:
-        self.transport.abort()
 
     def _stop(self) -> None:
         if self._timer is not None:

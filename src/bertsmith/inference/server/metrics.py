@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest
@@ -44,36 +45,30 @@ class Metrics:
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         by_route, by_model = ("route", "method"), ("model",)
-        self.cut_connections = Counter(
-            "bertsmith_cut_connections",
-            "Connections that waited for their clients, cut to make room.",
-            registry=registry,
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        self.cut_connections = counter(
+            "bertsmith_cut_connections", "Connections that waited for their clients, cut to make room."
         )
-        self._requests = Counter(
-            "bertsmith_requests", "Requests that were answered.", (*by_route, "status"), registry=registry
+        self._requests = counter("bertsmith_requests", "Requests that were answered.", (*by_route, "status"))
+        self._seconds = histogram(
+            "bertsmith_request_seconds", "From the head of a request to its answer.", by_route, buckets=_SECONDS
         )
-        self._seconds = Histogram(
-            "bertsmith_request_seconds", "From the head of a request to its answer.", by_route, buckets=_SECONDS,
-            registry=registry,
-        )  # fmt: skip
-        self._rows = Counter("bertsmith_rows", "Rows that were answered.", by_model, registry=registry)
-        self._tokens = Counter("bertsmith_tokens", "Tokens of these rows.", by_model, registry=registry)
-        self._truncated = Counter("bertsmith_truncated_rows", "Rows that lost tokens.", by_model, registry=registry)
-        self._batch_tokens = Histogram(
-            "bertsmith_batch_tokens", "Tokens of a batch.", by_model, buckets=_TOKENS, registry=registry
+        self._rows = counter("bertsmith_rows", "Rows that were answered.", by_model)
+        self._tokens = counter("bertsmith_tokens", "Tokens of these rows.", by_model)
+        self._truncated = counter("bertsmith_truncated_rows", "Rows that lost tokens.", by_model)
+        self._batch_tokens = histogram("bertsmith_batch_tokens", "Tokens of a batch.", by_model, buckets=_TOKENS)
+        self._batch_sequences = histogram(
+            "bertsmith_batch_sequences", "Sequences of a batch.", by_model, buckets=_SEQUENCES
         )
-        self._batch_sequences = Histogram(
-            "bertsmith_batch_sequences", "Sequences of a batch.", by_model, buckets=_SEQUENCES, registry=registry
+        self._compute = histogram(
+            "bertsmith_compute_seconds", "Time in the model of a batch.", by_model, buckets=_SECONDS
         )
-        self._compute = Histogram(
-            "bertsmith_compute_seconds", "Time in the model of a batch.", by_model, buckets=_SECONDS, registry=registry
+        self._wait = histogram(
+            "bertsmith_queue_seconds", "Wait before the first token is computed.", by_model, buckets=_SECONDS
         )
-        self._wait = Histogram(
-            "bertsmith_queue_seconds", "Wait before the first token is computed.", by_model, buckets=_SECONDS,
-            registry=registry,
-        )  # fmt: skip
-        self._queue = Gauge("bertsmith_queue_requests", "Requests that wait.", by_model, registry=registry)
-        self._queue_tokens = Gauge("bertsmith_queue_tokens", "Tokens that wait.", by_model, registry=registry)
+        self._queue = gauge("bertsmith_queue_requests", "Requests that wait.", by_model)
+        self._queue_tokens = gauge("bertsmith_queue_tokens", "Tokens that wait.", by_model)
 
     def request(self, account: Account) -> None:
         """Counts a request."""

@@ -260,7 +260,8 @@ class Classify(Task):
             rule = "the one that sorts last of the two, unless --positive names the other"
             lines.append(f"binary_f1 is that of the label '{self.positive}' ({rule})")
         if self.rarity.weights is not None:
-            lines.append("class weights: " + ", ".join(map(_weight, self.names, self.rarity.weights)))
+            weights = zip(self.names, self.rarity.weights, strict=True)
+            lines.append("class weights: " + ", ".join(f"{name} {weight:.3g}" for name, weight in weights))
         if self.sampling != "natural":
             found = np.array([counts.get(name, 0) for name in self.names])
             shares = zip(self.names, quotas(found, int(found.sum()), self.sampling), strict=True)
@@ -320,7 +321,3 @@ def _negative(names: Sequence[str], settings: FinetuneSettings) -> str | None:
     if found not in names:
         raise BertsmithError(f"no training row has the label '{found}'", "negative_label", nearest(found, names))
     return found
-
-
-def _weight(name: str, weight: Any) -> str:
-    return f"{name} {weight:.3g}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 
 from bertsmith.base.tables import aligned
 from bertsmith.model.flop import peak_flops
@@ -97,17 +98,14 @@ def _said(row: Row) -> str:
 def predict(row: Row) -> Predicted:
     """A row of several GPUs from that of one."""
     gpu, (tokens, squares, masked) = GPUS[row.gpu], row.sequence
-    (alone,) = (each for each in one_gpu() if (each.gpu, each.precision, each.length) == _key(row))
+    key = attrgetter("gpu", "precision", "length")
+    (alone,) = (each for each in one_gpu() if key(each) == key(row))
     batch = Batch(tokens, squares, masked, 1).times(row.micro_batch)
     second = micro_batch_seconds(gpu, row.precision, product_share(alone), BERT_LARGE, batch)
     work = RankWork(row.share / row.micro_batch, second, update_seconds(gpu, BERT_LARGE, row.optimizer))
     exchange = Exchange(row.gradient_bytes * parameters(BERT_LARGE).total)
     seconds = step_seconds(work, exchange, links_of(gpu), row.hosts, row.ranks)
     return Predicted(row, row.share * row.ranks / seconds.total, seconds)
-
-
-def _key(row: Row) -> tuple[str, str, int]:
-    return row.gpu, row.precision, row.length
 
 
 def predicted() -> list[Predicted]:

@@ -66,7 +66,8 @@ class CpuCosts:
 
     @property
     def name(self) -> str:
-        return f"{_processor()}, {self.threads} thread{'s' if self.threads > 1 else ''} a rank"
+        found, threads = this_processor(), f"{self.threads} thread{'s' if self.threads > 1 else ''} a rank"
+        return f"this machine's CPU ({found.vendor} {found.architecture}), {threads}"
 
     @property
     def notes(self) -> Sequence[str]:
@@ -102,11 +103,6 @@ class CpuCosts:
     def update(self) -> float:
         """Seconds of an update of all parameters."""
         return parameters(self.config).total * self.parameter_seconds
-
-
-def _processor() -> str:
-    found = this_processor()
-    return f"this machine's CPU ({found.vendor} {found.architecture})"
 
 
 @dataclass(frozen=True)

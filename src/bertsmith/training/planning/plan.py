@@ -126,7 +126,8 @@ def make_plan(asked: Asked, costs: Costs) -> Plan:
         what = f"a step has {fewest:,.0f} sequences, and {asked.ranks:,} ranks are to share it"
         raise BertsmithError(what, "--gpus", f"use at most {fewest:,.0f}, or a larger batch")
     held = replace(asked.held, base=costs.base, ranks=asked.ranks)
-    loads = [_load(stage.cut) for stage in many[0].stages]
+    cuts = [stage.cut for stage in many[0].stages]
+    loads = [Load(each.batch.tokens, each.batch.squares, each.batch.masked, each.micro_batches) for each in cuts]
     worst = max(loads, key=lambda load: sum(memory(held, load).values()))
 
     def of_tokens(tokens: int) -> Load:
@@ -165,10 +166,6 @@ def _stage(asked: Asked, costs: Costs, work: Work, hosts: int) -> Stage:
     evaluation = FORWARD * second * work.evaluated / (cut.batch.sequences * ranks)
     flop = work.steps * work.sequence.times(work.batch).flop(asked.held.config, work.pooled)
     return Stage(work, cut, seconds, evaluation, flop)
-
-
-def _load(cut: Cut) -> Load:
-    return Load(cut.batch.tokens, cut.batch.squares, cut.batch.masked, cut.micro_batches)
 
 
 def _warnings(plan: Plan, room: float) -> list[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from bertsmith.base.log import duration, size
 from bertsmith.base.tables import aligned
-from bertsmith.training.planning.cost import StepSeconds
 from bertsmith.training.planning.plan import OnHosts, Plan, Stage
 
 Cells = Callable[[Stage], str]
@@ -65,11 +65,8 @@ def _rows(plan: Plan) -> list[tuple[str, Cells, str]]:
 
 
 def _part(name: str) -> Cells:
-    return lambda each: f"{seconds(getattr(each.seconds, name))} {_percent(each.seconds, name)}"
-
-
-def _percent(found: StepSeconds, name: str) -> str:
-    return f"({getattr(found, name) / found.total:.1%})"
+    value = attrgetter(name)
+    return lambda each: f"{seconds(value(each.seconds))} ({value(each.seconds) / each.seconds.total:.1%})"
 
 
 def _rate(each: Stage) -> str:

@@ -128,7 +128,9 @@ def test_a_store_that_is_gone_is_named_by_its_host() -> None:
     assert port
 
 
-def test_a_store_that_does_not_answer_is_noticed_by_the_second_thread(store: Any, monkeypatch: Any) -> None:
+@pytest.fixture
+def stuck(store: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Watch, Left]:
+    """The watch of the second rank, whose store does not answer any more."""
     second, left = Watch(store, replace(PLACE, rank=1), ["node-a", "node-b"], 5.0, Left()), Left()
     monkeypatch.setattr(second, "_leave", left)
 
@@ -137,21 +139,19 @@ def test_a_store_that_does_not_answer_is_noticed_by_the_second_thread(store: Any
             time.sleep(PATIENCE)
 
     monkeypatch.setattr(second, "_store", Stuck())
+    return second, left
+
+
+def test_a_store_that_does_not_answer_is_noticed_by_the_second_thread(stuck: tuple[Watch, Left]) -> None:
+    second, left = stuck
     second.start()
     assert "127.0.0.1:1, has not answered for " in left.told()[1]
 
 
 def test_who_leaves_with_its_own_error_still_says_it_where_the_store_does_not_answer(
-    store: Any, monkeypatch: Any
+    stuck: tuple[Watch, Left],
 ) -> None:
-    second, left = Watch(store, replace(PLACE, rank=1), ["node-a", "node-b"], 5.0, Left()), Left()
-    monkeypatch.setattr(second, "_leave", left)
-
-    class Stuck:
-        def set(self, *_: Any) -> None:
-            time.sleep(PATIENCE)
-
-    monkeypatch.setattr(second, "_store", Stuck())
+    second, left = stuck
     second._own_words = "rank 1: my error"
     second.start()
     assert left.told()[1].startswith("rank 1: my error\nrank 0 on node-a with the store")

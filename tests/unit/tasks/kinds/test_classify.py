@@ -219,14 +219,6 @@ def test_scores_keep_the_order_of_the_rows(classifier):
     np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"epochs": 0}, {"warmup": 1.5}, {"learning_rate": 0.0}, {"dropout": 1.0}, {"max_length": 4}]
-)
-def test_settings_out_of_range_are_named(wrong):
-    with pytest.raises(BertsmithError, match=next(iter(wrong))):
-        FinetuneSettings(**wrong)
-
-
 def two_classes(positives=8, rows=40):
     """Scores of two classes, of which the rare one is told apart at 0.25 and never reaches 0.5."""
     true = np.arange(rows) < positives

@@ -32,6 +32,7 @@ from bertsmith.training.pretraining.evaluate import evaluate
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import StepSums
 
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 Work = Callable[[], None]
 
 
@@ -74,13 +75,6 @@ def recording_of(work: Work) -> Recording:
 
 def recorded(work: Work) -> Work:
     return recording_of(work).replay
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def step_of(model: PretrainingModel, capture: Capture | None) -> CompiledStep:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from made_pretraining import fresh_model
 from made_shards import MemorySource, make_shard, random_documents
 from made_steps import check_close, gradients
 
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 CPU = torch.device("cpu")
 MASKING = MaskingSettings()
 FEW = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4, vocabulary_size=2048)
@@ -87,13 +88,6 @@ def made(
 
 def take(model: PretrainingModel, optimizer: ClippedOptimizer, step: Step, compiled: CompiledStep | None) -> StepSums:
     return train_step(Pretraining(model, CPU), optimizer, step.micro_batches, step.counts, CPU, compiled)
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 class Watch(TorchDispatchMode):

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import math
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,21 +32,6 @@ TRAINED = small_recipe(
 )
 SHORT = small_recipe(phase1__steps=2, phase2__steps=1, evaluate_every=1)
 NO_STEP = {"phase2__steps": 0, "phase1__steps": 1, "phase1__learning_rate": 1e-12}
-
-
-@pytest.fixture
-def said() -> Iterator[list[str]]:
-    """What is logged within a test."""
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("bertsmith")
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    yield lines
-    logger.removeHandler(handler)
-    logger.setLevel(level)
 
 
 def written(folder: Path, tokenizer: Tokenizer, first: int, held_out: float = 0.3) -> Corpus:
@@ -81,13 +64,13 @@ def run(tmp_path_factory: pytest.TempPathFactory, old: Corpus) -> Run:
     return pretrain(TRAINED, old, tmp_path_factory.mktemp("run") / "run")
 
 
-def line_with(said: list[str], words: str) -> str:
-    (line,) = [line for line in said if words in line]
+def line_with(said: pytest.LogCaptureFixture, words: str) -> str:
+    (line,) = [line for line in said.messages if words in line]
     return line
 
 
 def test_the_loss_before_training_stands_beside_what_it_should_be(
-    run: Run, old: Corpus, new: Corpus, tmp_path: Path, said: list[str]
+    run: Run, old: Corpus, new: Corpus, tmp_path: Path, said: pytest.LogCaptureFixture
 ) -> None:
     """On text like that of its own training, and on text of which it knows half of the words."""
     (final,) = run.metrics("final")
@@ -109,7 +92,7 @@ def test_the_loss_before_training_stands_beside_what_it_should_be(
 
 
 def test_a_model_folder_says_what_it_was_trained_on_wherever_it_lies(
-    run: Run, old: Corpus, tmp_path: Path, said: list[str]
+    run: Run, old: Corpus, tmp_path: Path, said: pytest.LogCaptureFixture
 ) -> None:
     shutil.copytree(run.model, tmp_path / "model")
     facts = json.loads((tmp_path / "model" / "pretraining.json").read_text(encoding="utf-8"))
@@ -126,7 +109,7 @@ def test_a_model_folder_says_what_it_was_trained_on_wherever_it_lies(
 
 @pytest.mark.parametrize(("wild", "words"), [(False, ""), (True, "; guessing among all pieces would be as good")])
 def test_a_model_that_knows_no_more_than_frequencies_is_warned_of(
-    run: Run, old: Corpus, tmp_path: Path, said: list[str], wild: bool, words: str
+    run: Run, old: Corpus, tmp_path: Path, said: pytest.LogCaptureFixture, wild: bool, words: str
 ) -> None:
     """A head that gives every piece its frequency; and a head of large random numbers."""
     shutil.copytree(run.model, tmp_path / "model")
@@ -148,7 +131,7 @@ def test_a_model_that_knows_no_more_than_frequencies_is_warned_of(
 
 
 def test_old_text_is_measured_as_it_was_when_the_model_was_finished(
-    run: Run, old: Corpus, new: Corpus, tmp_path: Path, said: list[str]
+    run: Run, old: Corpus, new: Corpus, tmp_path: Path, said: pytest.LogCaptureFixture
 ) -> None:
     continued = pretrain(SHORT, new, tmp_path / "run", init_from=run.folder, outputs=Outputs(also_evaluate=old))
     (then,) = run.metrics("final")
@@ -218,7 +201,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_trained(run: Run,
 
 
 def test_a_resumed_run_compares_with_the_start(
-    run: Run, old: Corpus, new: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+    run: Run, old: Corpus, new: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture
 ) -> None:
     unbroken = pretrain(SHORT, new, tmp_path / "unbroken", init_from=run.folder, outputs=Outputs(also_evaluate=old))
     table = line_with(said, "loss before  ")
@@ -241,7 +224,7 @@ def test_a_resumed_run_compares_with_the_start(
 
 @pytest.mark.slow
 def test_compiled_runs_measure_both_texts(
-    run: Run, old: Corpus, new: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+    run: Run, old: Corpus, new: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(compiled, "COMPILER", "aot_eager")
     torch._dynamo.reset()
@@ -254,4 +237,4 @@ def test_compiled_runs_measure_both_texts(
     one, two = (made[each].metrics("before")[0] for each in ("true", "false"))
     assert one["old_masked_loss"] == pytest.approx(two["old_masked_loss"], rel=1e-5)
     assert one["old_masked_words"] == two["old_masked_words"]
-    assert not [line for line in said if "compiled again" in line]
+    assert not [line for line in said.messages if "compiled again" in line]

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.recipes.loader import load_recipe
@@ -24,7 +23,7 @@ from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining import fitting
 from bertsmith.training.pretraining.fitting import fitting_tokens, largest
 from bertsmith.training.pretraining.objective import Pretraining
-from made_runs import corpus, figures, signalled_after, small_recipe
+from made_runs import corpus, figures, small_recipe, stopped_after
 
 # With little memory above what is held already, fewer tokens fit than are asked for.
 SHORT_OF_MEMORY = """
@@ -108,10 +107,7 @@ def test_where_nothing_fits_the_reason_is_said(
 def test_a_run_notes_what_it_found_and_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = small_recipe(micro_batch_tokens="auto", phase2__steps=0)
     unbroken = pretrain(recipe, corpus(), tmp_path / "unbroken")
-    with monkeypatch.context() as patch:
-        signalled_after(2, patch)
-        with pytest.raises(StoppedAfterSaving):
-            pretrain(recipe, corpus(), tmp_path / "run")
+    stopped_after(2, monkeypatch, recipe, tmp_path / "run")
     noted = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
     assert noted["begun_on"]["micro_batch_tokens"] == "512", "8 sequences of 64 tokens are a whole step"
     assert load_recipe(tmp_path / "run" / "recipe.yaml").micro_batch_tokens == "auto"

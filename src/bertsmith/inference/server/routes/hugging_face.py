@@ -29,15 +29,11 @@ def hugging_face_routes(service: Service) -> APIRouter:
     @router.post("/models/{model}", responses=schemas.json_of(list[Any] | dict[str, Any]), dependencies=[NAMED])
     async def task(request: Request, body: schemas.HuggingFaceRequest) -> Response:
         """Classes, entities, an answer, masked words, vectors or similarities."""
-        model = service.model(request, _answers_here, _TASKS)
+        model = service.model(request, lambda model: model.kind != "choice", _TASKS)
         encoded, found = await _found(service, request, model, body)
         return await service.answer(request, found, encoded)
 
     return router
-
-
-def _answers_here(model: Model) -> bool:
-    return model.kind != "choice"
 
 
 async def _found(
