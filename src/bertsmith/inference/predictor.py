@@ -225,9 +225,10 @@ class Predictor:
         second = [self.columns.text_b] if self._task.pairs and has_text else []
         return [first, *second, *(name for name in others if name not in second)]
 
-    def cells(self, prediction: Prediction) -> dict[str, str]:
-        """A prediction as named cells of a table."""
-        return {**self._task.cells(prediction), TRUNCATED: str(prediction[TRUNCATED])}
+    def cells(self, prediction: Prediction) -> Prediction:
+        """A prediction as the columns of a table, with lists and objects in them."""
+        cells = self._task.cells(prediction)
+        return {name if name == TRUNCATED else f"predicted_{name}": value for name, value in cells.items()}
 
 
 def load_predictor(folder: StrPath, device: str = "auto", *, likelihood: bool = False, **options: Any) -> Predictor:
