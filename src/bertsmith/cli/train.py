@@ -180,7 +180,7 @@ class BenchmarkFlags(LabelledFlags):
     """The same, of the verbs that take a benchmark as its authors measure it."""
 
     hyper_parameters: str | None = None
-    """Of a benchmark, whose settings are taken: google, nvidia or authors; by default the first that it has."""
+    """Of a benchmark, whose settings are taken: google, nvidia or authors; without it the first that it has."""
     fold: int = 0
     """Of a benchmark with published folds, which one, from 0."""
 

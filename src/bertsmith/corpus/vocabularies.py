@@ -32,7 +32,7 @@ class VocabularyOptions(TypeChecked):
     """Options of `vocab`. The string under a field is its help on the command line."""
 
     size: int | None = None
-    """Pieces, rounded up to a multiple of 64 (default: 30522; with --reuse or --use-unused, those it has)."""
+    """Pieces, rounded up to a multiple of 64; without it 30522, and with --reuse or --use-unused those it has."""
     cased: bool = False
     """Train a vocabulary that keeps capital letters and accents."""
     extend: Path | None = None

@@ -46,6 +46,17 @@ def test_help_has_an_example_whose_flags_exist(verb, capsys):
     assert "--quiet" in said
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_flag_states_one_default(verb, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    main([verb, "--help"])
+    flags = {said.split()[0]: said for said in re.split(r"\n\W\W(?=--)", capsys.readouterr().out)[1:]}
+    for name, said in flags.items():
+        assert len(re.findall(r"\bdefault\b", said, re.IGNORECASE)) <= 1, said
+        opposite = flags.get(re.sub(r"(\w+),?$", r"no-\1", name))
+        assert opposite is None or "(default" not in said + opposite
+
+
 def test_help_of_a_preset_shows_its_numbers(capsys):
     main(["pretrain", "bert-large-nvlamb", "--help"])
     said = " ".join(capsys.readouterr().out.split())
