@@ -127,7 +127,8 @@ def test_a_file_is_answered_in_its_order_without_labels(answered, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["id"] for line in lines] == [row["id"] for row in rows]
     header, first, *_ = (tmp_path / "out.csv").read_text().splitlines()
-    assert header.startswith("id,question,context,predicted_answer,predicted_score,predicted_start,predicted_end")
+    answer = ",".join(f"predicted_{name}" for name in ("answer", "score", "start", "end", "nbest"))
+    assert header == f"id,question,context,{answer},truncated_tokens"
     assert lines[0]["prediction"]["answer"] in first
     # SQuAD's own JSON, with its answers, gives the same.
     assert main(["predict", str(folder / "run"), str(folder / "dev.json"), "--out", str(tmp_path / "s.jsonl")]) == 0

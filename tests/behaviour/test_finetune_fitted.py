@@ -132,7 +132,7 @@ def test_separated_labels_on_the_command_line(model, tmp_path):
     assert [(each["train_loss"], each["dev"]) for each in written["seeds"][0]["epochs"]] == measured
     predicted = tmp_path / "out.csv"
     assert main(["predict", str(tmp_path / "run"), str(tmp_path / "dev.csv"), "--out", str(predicted)]) == 0
-    assert predicted.read_text().splitlines()[0].endswith("predicted_labels,truncated_tokens")
+    assert predicted.read_text().splitlines()[0].endswith("predicted_labels,predicted_scores,truncated_tokens")
 
 
 def noisy(count, seed, share=0.08, sure=0.75):

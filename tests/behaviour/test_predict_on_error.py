@@ -115,7 +115,7 @@ def test_a_table_has_its_header_once_although_its_first_rows_are_left_out(model,
     done = predict_file(model, tmp_path / "rows.csv", tmp_path / "out.csv", rows=SKIP, **CPU)
     with open(tmp_path / "out.csv", newline="") as file:
         rows = list(csv.reader(file))
-    assert rows[0] == ["text", "n", "predicted_pieces", "truncated_tokens"]
+    assert rows[0] == ["text", "n", "predicted_guesses", "truncated_tokens"]
     assert [row[0] for row in rows[1:]] == GOOD
     assert (done.rows, done.skipped) == (8, 4)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+import bertsmith
 from bertsmith.cli import main
 from bertsmith.cli.verbs import VERBS
 
@@ -15,6 +18,8 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 LINK = re.compile(r"\]\(([^)#\s]+)")
 QUOTED = re.compile(r"`([^`\n]+)`")
 OURS = re.compile(r"(src|tests|docs|benchmarks|\.ci)(/[\w.-]+)*/?|([\w-]+/)*[\w-]+\.(py|toml)")
+IMPORT = re.compile(r"from (bertsmith[\w.]*) import ([\w, ]+)")
+DOTTED = re.compile(r"`(bertsmith(?:\.\w+)+)\.([A-Z]\w+)\b")
 COMMAND = re.compile(r"`(bertsmith (\w+)[^`\n]*)`|^(bertsmith (\w+).*)$", re.MULTILINE)
 
 
@@ -53,6 +58,26 @@ def test_every_command_named_has_its_verb_and_flags(page, capsys):
         known = capsys.readouterr().out
         for flag in re.findall(r" (--[a-z][\w.-]*)", inline or line):
             assert flag in known or flag == "--help", f"{verb} has no {flag}"
+
+
+@pytest.mark.parametrize("page", PAGES[:1] + PAGES[2:], ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_name_to_import_is_there(page):
+    text = page.read_text(encoding="utf-8")
+    for module, names in IMPORT.findall(text):
+        assert all(hasattr(import_module(module), name) for name in names.split(", ")), (module, names)
+    for module, name in DOTTED.findall(text):
+        assert hasattr(import_module(module), name), (module, name)
+    for name in re.findall(r"settings=(\w+Settings)\(", text):
+        assert any(name in names for _, names in IMPORT.findall(text)), f"{name} is not imported"
+
+
+@pytest.mark.parametrize("name", bertsmith.__all__)
+def test_what_a_call_says_can_be_followed(name):
+    """Names of code that its docstring quotes are its own arguments or the package's, and what comes back is said."""
+    call = getattr(bertsmith, name)
+    quoted = set(re.findall(r"`([A-Z]\w+|\w+_\w+|\w+/\w+)`", call.__doc__))
+    assert quoted <= {*inspect.signature(call).parameters, *bertsmith.__all__}
+    assert isinstance(call, type) or name.startswith("load") or re.search(r"\b[Rr]eturns (the|it)\b", call.__doc__)
 
 
 def test_the_table_of_folders_is_complete():

@@ -75,7 +75,7 @@ def ran_out_of_memory(error: Exception) -> bool:
 def nearest(word: object, known: Iterable[str]) -> str:
     """A phrase for the `fix` of an error: names the known word that is most like `word`, or lists all known ones."""
     names = sorted(known)
-    match = difflib.get_close_matches(word, names, n=1, cutoff=0.5) if isinstance(word, str) else []
+    match = difflib.get_close_matches(word, names, n=1, cutoff=0.6) if isinstance(word, str) else []
     return f"did you mean '{match[0]}'?" if match else f"known are: {', '.join(names)}"
 
 

@@ -77,6 +77,11 @@ def as_path(value: StrPath, name: str) -> Path:
         raise BertsmithError(what, name, "give a path, as a text or a Path") from error
 
 
+def data_folder() -> Path:
+    """The folder of public data: BERTSMITH_DATA, else one in the user's cache."""
+    return Path(os.environ.get("BERTSMITH_DATA") or Path.home() / ".cache" / "bertsmith-data")
+
+
 def make_folder(folder: Path, where: Path | None = None) -> None:
     """Makes a folder, and those that it lies in, where they are not there. Raises BertsmithError where that cannot be
     done, which names `where` if given."""

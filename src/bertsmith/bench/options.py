@@ -37,19 +37,19 @@ class BenchOptions(TypeChecked):
     corpus: Path | None = None
     """For batches and pretrain-step: a prepared corpus; without it, text is prepared first."""
     sizes: tuple[float, ...] = ()
-    """Megabytes of text, rising; 10 40 160 by default. Slow sides get a twentieth."""
+    """Megabytes of text, rising; 10 40 160 if none are given. Slow sides get a twentieth."""
     lengths: tuple[int, ...] = ()
-    """For batches and pretrain-step: the sequence lengths, 128 and 512 by default. For predict: tokens of each text at
-    fixed shapes, special ones included; 32, 128 and 384 by default, or as many as the model reads."""
+    """For batches and pretrain-step: the sequence lengths, else 128 and 512. For predict: tokens of each text at
+    fixed shapes, special ones included, else 32, 128 and 384, or as many as the model reads."""
     against: tuple[str, ...] | None = None
     """What to compare with: nvidia, tokenizers and datasets for prepare, datasets for batches, transformers for
     pretrain-step and finetune, transformers, onnxruntime and openvino for predict, fastapi, litserve and infinity for
-    serve. All of them by default, none if no name follows."""
+    serve. Without it all of them, none if no name follows."""
     workers: int | None = None
-    """Worker processes of our preparation; one per core by default."""
+    """Worker processes of our preparation; one per core where none is given."""
     model: Path | None = None
-    """For finetune: a BERT folder of Hugging Face's layout; all-MiniLM-L6-v2 in $BERTSMITH_DATA by default. For
-    predict and serve: a classifier of one text; BERT-base with random weights by default."""
+    """For finetune: a BERT folder of Hugging Face's layout; without it all-MiniLM-L6-v2 in $BERTSMITH_DATA. For
+    predict and serve: a classifier of one text; without it BERT-base with random weights."""
     environments: Path = Path(".bench")
     """For serve: the folder with virtual environments of the peers, as `make bench-peers` makes them."""
     device: str = "auto"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import data_folder
 from bertsmith.base.log import say, size
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import ReadOptions
@@ -31,11 +31,6 @@ class Text:
     path: Path
     text_bytes: int
     documents: int
-
-
-def data_folder() -> Path:
-    """The folder of public data: BERTSMITH_DATA, else one in the user's cache."""
-    return Path(os.environ.get("BERTSMITH_DATA") or Path.home() / ".cache" / "bertsmith-data")
 
 
 def find_folder(name: Path) -> Path:

@@ -11,7 +11,7 @@ import tyro
 from bertsmith.base import log
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.figures import check_figure
-from bertsmith.cli.verb import Call, Verb
+from bertsmith.cli.verb import Call, Verb, default_said
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,14 @@ class InspectFlags:
     """A folder that `bertsmith prepare` wrote."""
     samples: int = 3
     """How many instances are shown as the model will see them."""
-    sequence_length: int | None = None
-    """The sequence length of these, special pieces included; 128, and with --run that of the phase."""
+    sequence_length: Annotated[int | None, default_said("128; with --run that of the phase")] = None
+    """The sequence length of these, special pieces included."""
     run: Path | None = None
     """A run of pre-training on this corpus: its instances are shown, in place of samples, as it saw them."""
-    first_instance: int | None = None
-    """With --run: the number of the first one, as a message of the run has it, without commas (default: 0)."""
-    phase: int | None = None
-    """With --run: the phase whose instance that is (default: 1)."""
+    first_instance: Annotated[int | None, default_said("0")] = None
+    """With --run: the number of the first one, as a message of the run has it, without commas."""
+    phase: Annotated[int | None, default_said("1")] = None
+    """With --run: the phase whose instance that is."""
     png: Path | None = None
     """Also draw how long the documents are into this file."""
 

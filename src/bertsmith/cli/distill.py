@@ -31,7 +31,7 @@ class DistillFlags(LabelledFlags, RankFlags):
     """A kind (classify, regress, tag, qa, choice) or a benchmark, as of `finetune`; auto infers it from the rows."""
     student: str | None = None
     """A model folder or run with the teacher's tokenizer, or a recipe (a preset or a YAML file), whose shape gets
-    random weights; by default the teacher itself, whose layers --student-layers takes."""
+    random weights; without it the teacher itself, whose layers --student-layers takes."""
     resume: bool = False
     """Continue from the newest checkpoint in the run folder."""
 

@@ -10,7 +10,7 @@ import tyro
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli.use import EvaluateColumns
-from bertsmith.cli.verb import Call, Verb
+from bertsmith.cli.verb import Call, Either, Verb
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class ImportFlags:
     """Its vocab.txt, or a tokenizer's folder. Without it, the one beside the checkpoint."""
     config: Path | None = None
     """Its bert_config.json. Without it, the one beside the checkpoint."""
-    lowercase: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    lowercase: Either = False
     """Text is lower-cased first. Without it and its opposite, the pieces of the vocabulary decide."""
-    no_lowercase: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    no_lowercase: Either = False
     """Text keeps its capital letters and accents."""
     activation: Literal["gelu", "gelu_pytorch_tanh", "relu"] | None = None
     """What the model computes: gelu is erf. Without it, the config decides, and its gelu means the tanh form."""

@@ -180,7 +180,7 @@ class BenchmarkFlags(LabelledFlags):
     """The same, of the verbs that take a benchmark as its authors measure it."""
 
     hyper_parameters: str | None = None
-    """For a benchmark: whose settings to use, google, nvidia or authors; by default the first of these that it has."""
+    """For a benchmark: whose settings to use, google, nvidia or authors; without it the first of these that it has."""
     fold: int = 0
     """For a benchmark with published folds: which one, from 0."""
 

@@ -11,7 +11,7 @@ import tyro
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.processes import bound_product_caches
-from bertsmith.cli.verb import Call, Verb
+from bertsmith.cli.verb import Call, Either, Verb, default_said
 
 if TYPE_CHECKING:
     from bertsmith.inference.parts.run import RowOptions
@@ -24,13 +24,13 @@ class TextColumns:
 
     text: str | None = None
     """The column of the text, or of the first of two."""
-    header: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    header: Either = False
     """The first line of a csv or tsv file names its columns."""
-    no_header: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    no_header: Either = False
     """The first line is a row; columns are named 1, 2, 3 and so on."""
-    quoted: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    quoted: Either = False
     """Fields may be quoted."""
-    no_quoted: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    no_quoted: Either = False
     """A quotation mark is text."""
 
     def given(self, prog: str) -> dict[str, str | bool]:
@@ -136,8 +136,8 @@ class PredictFlags(RowFlags):
     """The text that answers --question, of any length."""
     interactive: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Read rows from prompts instead of a file, and answer each at once."""
-    n_best: int | None = None
-    """How many answers to a question, or pieces for a [MASK], are listed, 5 by default; other models refuse it."""
+    n_best: Annotated[int | None, default_said("5")] = None
+    """How many answers to a question, or pieces for a [MASK], are listed; other models refuse it."""
     likelihood: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """How likely each text is to a pre-trained model: the sum of the log probabilities of its tokens, each masked in
     turn."""
@@ -206,9 +206,9 @@ class EmbedFlags(RowFlags):
     of a window; 0 is the folder's own."""
     pooling: Literal["mean", "cls", "max"] | None = None
     """How the vectors of tokens become one; without it as the folder says, else mean."""
-    normalise: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    normalise: Either = False
     """Scale vectors to length 1, whatever the folder says."""
-    no_normalise: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    no_normalise: Either = False
     """Do not scale them, whatever the folder says."""
     layers: str = ""
     """Instead of one vector per text, the hidden states of every token after these layers, such as -1,-2,-3,-4 (-1 is

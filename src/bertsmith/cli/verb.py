@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
+
+import tyro
 
 from bertsmith.recipes.flags import parse_flags, parse_two
 
 T = TypeVar("T")
 Options = TypeVar("Options")
 EVERYWHERE = ("--quiet", "--debug")
+Either = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
+"""A switch whose opposite is a flag too: without both, something else decides, so that neither has a default."""
+
+
+def default_said(words: str) -> Any:
+    """Of a flag that is None where it is not given: what its help calls the default."""
+    return tyro.conf.arg(help_behavior_hint=f"(default: {words})")
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def prepare(
     """Makes the corpus folder `out` from the sources, or opens it where it was made of the same.
 
     sources: files, folders, globs, "-" for standard input, "python-docs". tokenizer: one, or where it lies; without it
-    a vocabulary is trained.
+    a vocabulary is trained. Returns the corpus, which `bertsmith.pretrain` takes as it takes the folder.
     A run that was interrupted is resumed. Raises BertsmithError for sources that are missing or hold nothing,
     options out of range, a folder in use or holding something else, and a disk that refuses; finished work stays.
     """

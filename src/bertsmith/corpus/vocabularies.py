@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from bertsmith.tokens.vocabulary import SMALLEST, normalizer_for, train_on_count
 DEFAULT_SIZE = 30_522
 REPORT_FILE = "vocabulary.json"
 _REFERENCE = "bert-base-uncased"
+_REFERENCE_SHA256 = "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"  # of its vocab.txt
 _EXAMPLES_KEPT = 1000
 
 
@@ -30,7 +32,7 @@ class VocabularyOptions(TypeChecked):
     """Options of `vocab`. The string under a field is its help on the command line."""
 
     size: int | None = None
-    """Pieces, rounded up to a multiple of 64 (default: 30522; with --reuse or --use-unused, those it has)."""
+    """Pieces, rounded up to a multiple of 64; without it 30522, and with --reuse or --use-unused those it has."""
     cased: bool = False
     """Train a vocabulary that keeps capital letters and accents."""
     extend: Path | None = None
@@ -155,7 +157,8 @@ def _tell(tokenizer: Tokenizer, old: Tokenizer | None, added: Sequence[NewWord],
 def _report(name: str, tokenizer: Tokenizer, others: Mapping[str, Tokenizer], sample: TextSample) -> dict[str, Any]:
     """Says the table; returns its rows for vocabulary.json."""
     rows = {name: measure(tokenizer, sample.stretches, sample.bytes)}
-    for other, theirs in {**_found_reference(others), **others}.items():
+    itself = _is_reference(tokenizer)
+    for other, theirs in {**({} if itself else _found_reference(others)), **others}.items():
         rows[_row(other, name)] = measure(theirs, sample.stretches, sample.bytes)
     compared = [other for other in rows if other != name]
     shown: dict[str, Figures] = rows if any(_REFERENCE in other for other in rows) else {**rows, **KNOWN}
@@ -163,18 +166,21 @@ def _report(name: str, tokenizer: Tokenizer, others: Mapping[str, Tokenizer], sa
         say(f"  {line}")
     for other in compared:
         say(advice(rows[name], rows[other], other))
-    if shown is not rows:
+    if shown is not rows and not itself:
         say(
             f"{_REFERENCE} was measured on other text; name its vocab.txt with --compare-with to measure it on this one"
         )
     return {each: figures.to_json() for each, figures in rows.items()}
 
 
+def _is_reference(tokenizer: Tokenizer) -> bool:
+    return hashlib.sha256("".join(f"{piece}\n" for piece in tokenizer.pieces).encode()).hexdigest() == _REFERENCE_SHA256
+
+
 def _found_reference(others: Mapping[str, Tokenizer]) -> dict[str, Tokenizer]:
     """The best-known vocabulary, where it is on this machine; it is not shipped with us."""
-    data = os.environ.get("BERTSMITH_DATA")
     hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
-    places = [Path(data) / "vocab" / _REFERENCE / "vocab.txt"] if data else []
+    places = [files.data_folder() / "vocab" / _REFERENCE / "vocab.txt"]
     for repository in (f"models--google-bert--{_REFERENCE}", f"models--{_REFERENCE}"):
         places += sorted(hub.glob(f"{repository}/snapshots/*/vocab.txt"))
     found = next((path for path in places if path.is_file()), None)

@@ -126,7 +126,8 @@ class _Csv:
         if not self._account.header:
             check_line(where, header)
             self._account.header = header
-        return _csv_line([*(_cell(where, row[name]) for name in self._names), *cells.values()])
+        values = [*(row[name] for name in self._names), *cells.values()]
+        return _csv_line([_cell(where, value) for value in values])
 
 
 def _cell(where: str, value: Any) -> Any:

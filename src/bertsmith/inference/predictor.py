@@ -43,17 +43,19 @@ class Predictor:
     """Answers rows of text with the model of a folder, or of a run's folder.
 
     What it gives for each row is its task's: {"label", "score", "scores"} of a classifier, {"labels", "scores"} of one
-    with several labels a row, {"number"}, {"score", "logit"} of a reranker, {"entities"}, {"answer", ...},
-    {"choice", ...}, {"embedding"}, or {"similarity"} of two texts, as `answers_of` of `tasks/kinds` says; a pre-trained
-    folder gives {"guesses"}: for each [MASK] of the row the `top` likeliest pieces (5), as {"piece", "probability"}.
+    with several labels a row, {"number"}, {"score", "logit"} of a reranker, {"entities"} and of rows of words {"tags"},
+    {"answer", "score", "start", "end", "nbest"} with the `top` best answers, {"label", "choice", "score", "scores"} of
+    multiple choice, {"embedding"}, or {"similarity"} of two texts; a pre-trained folder gives {"guesses"}: for each
+    [MASK] of the row the `top` likeliest pieces (5), as {"piece", "probability"}. Scores are probabilities (a
+    reranker's are what its folder says), places count characters, an embedding is a list of numbers.
     Each answer also has "truncated_tokens", how many tokens of the row the model did not read.
     columns: where the texts stand in a row; the columns that the model was fine-tuned on, or these with the fields of a
     mapping in their place. At most `budget_tokens` go through the model at once. backend: "torch"; or "onnx" or
     "openvino", for a folder that was exported to it. folder, facts: the model's, and what it is run by. Raises
     BertsmithError for a folder that predicts nothing, and for a `top` and columns that its kind does not read.
 
-    Sets for the whole process how PyTorch makes fp32 products, as `choose_device` says: a model that is loaded later in
-    another precision may change the last digits of an fp32 one.
+    Sets for the whole process how PyTorch makes fp32 products, as `bertsmith.base.device.choose_device`
+    says: a model that is loaded later in another precision may change the last digits of an fp32 one.
     """
 
     def __init__(
@@ -225,9 +227,10 @@ class Predictor:
         second = [self.columns.text_b] if self._task.pairs and has_text else []
         return [first, *second, *(name for name in others if name not in second)]
 
-    def cells(self, prediction: Prediction) -> dict[str, str]:
-        """A prediction as named cells of a table."""
-        return {**self._task.cells(prediction), TRUNCATED: str(prediction[TRUNCATED])}
+    def cells(self, prediction: Prediction) -> Prediction:
+        """A prediction as the columns of a table, with lists and objects in them."""
+        cells = self._task.cells(prediction)
+        return {name if name == TRUNCATED else f"predicted_{name}": value for name, value in cells.items()}
 
 
 def load_predictor(folder: StrPath, device: str = "auto", *, likelihood: bool = False, **options: Any) -> Predictor:

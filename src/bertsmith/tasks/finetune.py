@@ -78,13 +78,15 @@ def finetune(
     show. model: a Hugging Face BERT folder with its tokenizer, or a run that has one. train, dev, test: a file of rows,
     or a list of {"text": ..., "label": ...}; dev selects the epoch and the seed, test is only measured. Without dev a
     share of the training rows (`settings.dev_share`) takes its place. data: of a benchmark, the folder with its files,
-    in place of train, dev and test. hyper_parameters, fold: as of `Taken`. settings: without them a benchmark's own
-    (`benchmark_settings`).
+    in place of train, dev and test. hyper_parameters: of a benchmark, whose are taken, such as "google" or "nvidia";
+    None for the first that it has. fold: of a benchmark with published folds, which one. settings: without them
+    a benchmark's own.
     out: the run folder, whose `model` is complete in itself (weights, tokenizer, labels, task.json, finetune.json);
     None leaves nothing behind. resume: continue the run in `out`, to the bit. outputs: what is written beside the run
     folder's own records. The same seed gives the same score. In each of several processes that torch.distributed has
     joined, it takes that rank's part of the run, and all get the result. What it sets in PyTorch for the whole process,
     such as random states, is as before when it returns.
+    Returns the figures of all seeds, on dev and test, which seed's model is kept, and the run folder.
     Raises BertsmithError for rows, columns, labels, settings or a folder that cannot be used and where another run
     trains in this process, before any training, and for a gradient that is not finite; StoppedAfterSaving after
     SIGTERM, SIGUSR1 or SIGINT.

@@ -91,10 +91,10 @@ class FinetuneSettings(TypeChecked):
     max_answer_length: int = 30
     """The most tokens of an answer (qa)."""
     unanswerable: bool | None = None
-    """Whether a question may have no answer, as in SQuAD 2.0; by default true if any training question has
-    no answer (qa)."""
+    """Whether a question may have no answer, as in SQuAD 2.0; unless given, true if any training question has no answer
+    (qa)."""
     null_threshold: float | None = None
-    """By how much the score of no answer must exceed the best answer's; by default tuned on the dev rows (qa)."""
+    """By how much the score of no answer must exceed the best answer's; unless given, tuned on the dev rows (qa)."""
     metric: str = "auto"
     """What selects the best epoch and the best seed, on the dev rows; auto is the task's own (classify: accuracy)."""
     positive: str | None = None
@@ -160,7 +160,7 @@ class FinetuneSettings(TypeChecked):
     """Write nvidia-results.json too: scores, times and latencies under the names that NVIDIA's scripts use."""
     dev_share: float | None = None
     """The share of the training rows that is held out as dev rows if no file of dev rows is given: stratified by label,
-    with no --columns.group on both sides; 0.2 by default."""
+    with no --columns.group on both sides; then 0.2 unless given."""
     skip_bad_rows: str | None = None
     """Leave out rows that cannot be used, and write them to this file as JSON lines, each with the reason."""
     bad_share: float = _BAD_SHARE
@@ -246,7 +246,7 @@ class DistillSettings(FinetuneSettings):
     augment_top: int = 15
     """A word is replaced by one of so many likeliest proposals."""
     label_augmented: bool = False
-    """Made rows keep the label of the row that they are made of in the loss of labels. By default they have the
+    """Made rows keep the label of the row that they are made of in the loss of labels. Without it they have the
     teacher's scores alone, since a replaced word may change what the row says."""
 
     def __post_init__(self) -> None:

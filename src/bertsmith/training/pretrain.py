@@ -77,6 +77,7 @@ def pretrain(
     recipe's `distillation`. outputs: what the run measures and writes beside its own records. In each of several
     processes that torch.distributed has joined, it takes that rank's part of the run. What it sets in PyTorch for the
     whole process, such as random states, is as before when it returns.
+    Returns the run, whose `model` is the folder of the finished model and whose `metrics()` are its records.
     Raises BertsmithError for input that does not fit together, and where another run trains in this process;
     StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """

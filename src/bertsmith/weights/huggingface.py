@@ -81,8 +81,8 @@ def load_pretraining_model(
     """The encoder of a Hugging Face BERT folder, or of a finished run, with its masked-word and next-sentence heads, in
     evaluation mode.
 
-    A head or pooler that the folder lacks is fresh, and warned of; otherwise as `load_encoder`. pairs: as of
-    `PretrainingModel`.
+    A head or pooler that the folder lacks is fresh, and warned of; otherwise as `load_encoder`. pairs: with the
+    next-sentence head, and the pooler that feeds it.
     """
     fresh = (POOLER, "masked_head", "next_sentence")
     return load_model(lambda config: PretrainingModel(config, compute, pairs), folder, fresh, warn_of_fresh=True)

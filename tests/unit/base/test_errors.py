@@ -32,6 +32,8 @@ def test_it_crosses_processes():
         ("pretrian", "did you mean 'pretrain'?"),
         ("zzz", "known are: finetune, pretrain"),
         ("finetun", "did you mean 'finetune'?"),
+        ("tune", "did you mean 'finetune'?"),
+        ("nonsense", "known are: finetune, pretrain"),
     ],
 )
 def test_the_nearest_word_is_named(word, said):

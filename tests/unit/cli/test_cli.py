@@ -60,6 +60,17 @@ for call in {[[verb, flag] for verb in VERBS for flag in ("--help", "--no-such-f
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_flag_states_one_default(verb, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    main([verb, "--help"])
+    flags = {said.split()[0]: said for said in re.split(r"\n\W\W(?=--)", capsys.readouterr().out)[1:]}
+    for name, said in flags.items():
+        assert len(re.findall(r"\bdefault\b", said, re.IGNORECASE)) <= 1, said
+        opposite = flags.get(re.sub(r"(\w+),?$", r"no-\1", name))
+        assert opposite is None or "(default" not in said + opposite
+
+
 def test_help_of_a_preset_shows_its_numbers(capsys):
     main(["pretrain", "bert-large-nvlamb", "--help"])
     said = " ".join(capsys.readouterr().out.split())

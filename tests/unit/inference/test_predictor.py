@@ -192,6 +192,24 @@ def test_csv_in_and_out_adds_columns(classes, tmp_path):
     assert all(row["predicted_label"] in ("bad", "fair", "good") for row in rows)
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "likelihood"])
+def test_a_table_has_all_that_lines_of_json_have(kind, tmp_path):
+    scored = kind == "likelihood"
+    made = "masked words" if scored else kind
+    model, source, rows = made_head(made, tmp_path / "model"), tmp_path / "rows.jsonl", KINDS[made][3]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for out in ("out.jsonl", "out.csv"):
+        predict_file(model, source, tmp_path / out, device="cpu", precision="fp32", likelihood=scored)
+    answers = [json.loads(line)["prediction"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    with open(tmp_path / "out.csv", newline="") as file:
+        table = list(csv.DictReader(file))
+    for answer, row, found in zip(answers, rows, table, strict=True):
+        for name, value in answer.items():
+            cell = found.pop(name if name == "truncated_tokens" else f"predicted_{name}")
+            assert cell == (value if isinstance(value, str) else "" if value is None else json.dumps(value))
+        assert not any(value for name, value in found.items() if name not in row)  # nothing else
+
+
 def test_standard_input_to_standard_output(masks, monkeypatch, capsys):
     rows = io.BytesIO(b'{"text": "a [MASK]"}\n{"text": "[MASK] b"}\n')
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(rows))

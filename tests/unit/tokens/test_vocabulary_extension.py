@@ -6,6 +6,7 @@ import errno
 import itertools
 import json
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,8 @@ def test_train_extend_and_keep_from_the_command_line(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("BERTSMITH_DATA", raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    for name in ("HOME", "HF_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
     common = ["--documents", "line", "--workers", "1"]
     first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
     assert main(["vocab", str(source), "--out", first, "--size", "300", "--cased", *common]) == 0
@@ -171,8 +173,7 @@ def test_train_extend_and_keep_from_the_command_line(
     assert main(["vocab", str(source), "--out", third, "--reuse", str(tmp_path / "old" / "vocab.txt"), *common]) == 0
     assert Tokenizer.load(third).sha256 == old().sha256
     assert "bert-base-uncased on English Wikipedia" in capsys.readouterr().err
-    monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path))
-    old().save(tmp_path / "vocab" / "bert-base-uncased")
+    old().save(tmp_path / "HOME" / ".cache" / "bertsmith-data" / "vocab" / "bert-base-uncased")
     fourth = str(tmp_path / "fourth")
     assert main(["vocab", str(source), "--out", fourth, "--size", "300", *common]) == 0
     assert re.search(r"bert-base-uncased  +\d\.\d{3} ", capsys.readouterr().err), "it is found, and reads the text"
@@ -204,6 +205,17 @@ def test_a_vocabulary_too_small_for_the_letters_of_its_text_is_warned_of(
         options = PrepareOptions(vocabulary_size=size, held_out=0.0, workers=1)
         prepare(text, tmp_path / f"c{size}", options=options)
         assert (what in caplog.text, "with --vocabulary-size" in caplog.text) == (warned, warned)
+
+
+def test_the_reference_is_not_compared_with_itself_nor_asked_for(
+    source: Path, real_data: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place, kept in enumerate((real_data("vocab/bert-base-uncased/vocab.txt"), tmp_path / "0")):
+        options = ["--documents", "line", "--workers", "1", "--reuse", str(kept)]
+        assert main(["vocab", str(source), "--out", str(tmp_path / str(place)), *options]) == 0
+        said = capsys.readouterr().err
+        assert "comparing with" not in said
+        assert "--compare-with" not in said
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any
 
 from bertsmith.base.device import Device, choose_device
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import data_folder
 from bertsmith.base.log import say
 from bertsmith.bench.finetune.race import take_turns
 from bertsmith.bench.finetune.results import Result, speed_table
@@ -27,7 +28,7 @@ from bertsmith.bench.process import Child, OutOfTime, SideFailed
 from bertsmith.bench.step.race import FEWEST_ROUNDS, MOST_ROUNDS
 from bertsmith.bench.step.results import time_table
 from bertsmith.bench.table import Report
-from bertsmith.bench.text import data_folder, name_sources
+from bertsmith.bench.text import name_sources
 
 PEERS = (TRANSFORMERS,)
 MODEL = Path("weights", "all-MiniLM-L6-v2")

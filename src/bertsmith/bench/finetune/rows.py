@@ -14,8 +14,8 @@ from typing import Any, Self
 import numpy as np
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import data_folder
 from bertsmith.base.log import as_details
-from bertsmith.bench.text import data_folder
 from bertsmith.tasks.benchmarks.benchmark import benchmarks
 from bertsmith.tasks.benchmarks.inputs import benchmark_settings
 from bertsmith.tasks.examples import encode_sources

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bertsmith.base.files import data_folder
 from bertsmith.base.log import say
 from bertsmith.bench.finetune.bench import MODEL
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.process import Child
 from bertsmith.bench.table import Table
-from bertsmith.bench.text import data_folder
 from bertsmith.tasks.benchmarks.benchmark import benchmarks
 
 CHANGES: dict[str, dict[str, Any]] = {

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import data_folder
 from bertsmith.bench.step.plan import shape
-from bertsmith.bench.text import data_folder
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise

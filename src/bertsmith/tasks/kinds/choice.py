@@ -221,13 +221,6 @@ class Choice(Task):
             found.append({"label": best, "choice": record.choices[best], "score": each[best], "scores": each})
         return found
 
-    def cells(self, answer: Answer) -> dict[str, str]:
-        return {
-            "predicted_label": str(answer["label"]),
-            "predicted_choice": answer["choice"],
-            "predicted_score": f"{answer['score']:.6f}",
-        }
-
 
 def _choices(row: Row, columns: Columns) -> tuple[tuple[str, ...], bool]:
     """(The choices of a row, whether cells behind them are empty). ValueError where there are not two at least."""

@@ -294,9 +294,6 @@ class Classify(Task):
             for place, row in zip(self._predicted(logits), self._probabilities(logits), strict=True)
         ]
 
-    def cells(self, answer: Answer) -> dict[str, str]:
-        return {"predicted_label": answer["label"], "predicted_score": f"{answer['score']:.6f}"}
-
 
 def _positive(names: Sequence[str], settings: FinetuneSettings) -> str | None:
     positive = settings.positive

@@ -115,9 +115,3 @@ class Likelihood(Answering):
         """The position after the word that each piece belongs to: int64[length]."""
         begins = np.append(np.flatnonzero(~self.tokenizer.is_continuation[ids]), len(ids))
         return begins[np.searchsorted(begins, np.arange(len(ids)), side="right")]
-
-    def cells(self, answer: Answer) -> dict[str, str]:
-        return {
-            "predicted_log_likelihood": f"{answer['log_likelihood']:.6f}",
-            "predicted_tokens": str(answer["tokens"]),
-        }

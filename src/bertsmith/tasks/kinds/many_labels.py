@@ -267,8 +267,9 @@ class ManyLabels(Task):
             for those, row in zip(self._predicted(logits), yes_probabilities(logits), strict=True)
         ]
 
-    def cells(self, answer: Answer) -> dict[str, str]:
-        return {"predicted_labels": self._joined(answer["labels"])}
+    def cells(self, answer: Answer) -> Answer:
+        """The labels are joined as the training rows have them."""
+        return {**answer, "labels": self._joined(answer["labels"])}
 
     def _joined(self, labels: Sequence[str]) -> str:
         """As the training rows have them in one cell; as JSON where they had lists."""

@@ -114,10 +114,6 @@ class MaskedWords(Answering):
                     f"a {MASK} of this row lies past the tokens that the model reads", record.where, "shorten the text"
                 )
 
-    def cells(self, answer: Answer) -> dict[str, str]:
-        """The best guess of every mask."""
-        return {"predicted_pieces": " ".join(guesses[0]["piece"] for guesses in answer["guesses"])}
-
 
 def _masks(record: Record) -> int:
     return f"{record.text} {record.text_b or ''}".count(MASK)

@@ -244,10 +244,6 @@ class Qa(Task):
             answers.append({"answer": chosen.text, "score": chosen.probability, **place, "nbest": listed})
         return answers
 
-    def cells(self, answer: Answer) -> dict[str, str]:
-        place = {f"predicted_{name}": "" if answer[name] is None else str(answer[name]) for name in ("start", "end")}
-        return {"predicted_answer": answer["answer"], "predicted_score": f"{answer['score']:.6f}", **place}
-
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The files of run_squad.py: the answers, the best answers of each question and, where one may have none, by
         how much the score of none is above that of the best span; and the report (`tasks/report`)."""

@@ -121,9 +121,6 @@ class Regress(Task):
         """{"number"} for each row."""
         return [{"number": float(number)} for number in window_means(scores, sequences)[:, 0]]
 
-    def cells(self, answer: Answer) -> dict[str, str]:
-        return {"predicted_number": f"{answer['number']:.6f}"}
-
 
 def _number(label: str) -> float:
     try:

@@ -80,9 +80,6 @@ class Score(Answering):
         scores = 1 / (1 + np.exp(-logits)) if self.sigmoid else logits
         return [{"score": float(score), "logit": float(logit)} for score, logit in zip(scores, logits, strict=True)]
 
-    def cells(self, answer: Answer) -> dict[str, str]:
-        return {f"predicted_{name}": f"{value:.6f}" for name, value in answer.items() if name in ("score", "logit")}
-
 
 def _activation(config: Mapping[str, Any]) -> Any:
     """The activation that a config.json names; None where it names none."""

@@ -6,7 +6,6 @@ transformers groups its tags into the same entities. Legend: T token slots, C cl
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -245,10 +244,6 @@ class Tag(Task):
     def _tags(self, scores: Floats, examples: Examples) -> list[list[str]]:
         assert isinstance(examples.sequences, WordSequences)
         return [tags for tags, _ in self._sure_tags(scores, examples.sequences)]
-
-    def cells(self, answer: Answer) -> dict[str, str]:
-        cells = {"predicted_entities": json.dumps(answer["entities"], ensure_ascii=False)}
-        return cells | ({"predicted_tags": json.dumps(answer["tags"], ensure_ascii=False)} if "tags" in answer else {})
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The report (`tasks/report`), and precision, recall and F1 of each type as a table in the log."""

@@ -60,7 +60,7 @@ class Columns(TypeChecked):
     header: bool = True
     """Whether the first line of a csv or tsv file names its columns; if not they are named 1, 2, 3 and so on."""
     quoted: bool | None = None
-    """Whether fields may be quoted. By default those of csv are and those of tsv are not, as in GLUE's files."""
+    """Whether fields may be quoted. Unless given, those of csv are and those of tsv are not, as in GLUE's files."""
 
     @classmethod
     def from_json(cls, values: Any) -> Self:

@@ -186,8 +186,8 @@ def test_thresholds_are_tuned_stored_and_used(caplog):
     assert first["labels"] == ["a", "b"]
     assert first["scores"] == pytest.approx({"a": 0.3, "b": 0.9, "c": 0.1}, abs=1e-6)
     assert last["labels"] == []
-    assert again.cells(first) == {"predicted_labels": "a|b"}
-    assert task.cells(first) == {"predicted_labels": '["a", "b"]'}
+    assert again.cells(first) == {**first, "labels": "a|b"}
+    assert task.cells(first) == {**first, "labels": '["a", "b"]'}
     assert task_of(("a",), ("b",), thresholds="half").tuned(scores, those).thresholds == (0.5, 0.5)
 
 
