@@ -9,8 +9,13 @@ import huggingface_hub
 import pytest
 import torch
 
+from bertsmith.base.errors import BertsmithError
+from bertsmith.inference.predictor import Predictor
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.weights.huggingface import load_encoder, load_model, load_pretraining_model
+from bertsmith.tasks.answering.passages import read_passages
+from bertsmith.tasks.tagging.align import align_text
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.weights.huggingface import copy_without_weights, load_encoder, load_model, load_pretraining_model
 from bertsmith.weights.stored import stored_files
 from bertsmith.weights.strict import own_parameters
 
@@ -119,3 +124,152 @@ def test_the_heads_of_every_class(name, how, tmp_path):
         head = "qa_outputs" if name == "BertForQuestionAnswering" else "classifier"
         assert torch.equal(task[f"{head}.weight"], state[f"{head}.weight"])
         assert torch.equal(task[f"{head}.bias"], state[f"{head}.bias"])
+
+
+PIECES = [
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "paris", "is", "here", "covid", "url", "##s", "e1",
+    *"[]<>/",
+]  # fmt: skip
+TEXTS = [
+    "[E1] Paris [/E1] is <url> here",
+    "paris[E1]s  [E1]  is<url>s <URL> [e1] [/e1]",
+    "here COVID Covids [unused1] [UNUSED1] is",
+]
+
+
+def described(content, special=True, **flags):
+    usual = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": not special}
+    return {"content": content, "special": special, **usual, **flags}
+
+
+FIVE = {str(number): described(piece) for number, piece in enumerate(PIECES[:5])}
+FIRST, SECOND, THIRD = range(len(PIECES), len(PIECES) + 3)
+ADDED = {"[E1]": FIRST, "[/E1]": SECOND, "<url>": THIRD}
+ROLES = {"mask_token": "[MASK]", "additional_special_tokens": ["[E1]", "[unused1]"]}
+DECODER = {
+    **FIVE,
+    str(THIRD): described("<url>", special=False),
+    str(FIRST): described("[E1]", lstrip=True),
+    str(SECOND): described("[/E1]", special=False, single_word=True),
+}
+# What slow tokenizers of several versions of transformers wrote beside a vocab.txt.
+BESIDE = {
+    "decoder": {"tokenizer_config.json": {"added_tokens_decoder": DECODER, "additional_special_tokens": ["[E1]"]}},
+    "decoder alone is read": {
+        "tokenizer_config.json": {"added_tokens_decoder": {**FIVE, str(FIRST): described("[/E1]")}},
+        "added_tokens.json": {"<url>": FIRST},
+        "special_tokens_map.json": {"additional_special_tokens": ["<url>"]},
+    },
+    "added_tokens.json": {"added_tokens.json": {**ADDED, "covid": PIECES.index("covid")}},
+    "added_tokens.json and roles": {"added_tokens.json": ADDED, "special_tokens_map.json": ROLES},
+    "added_tokens.json and config": {
+        "added_tokens.json": ADDED,
+        "tokenizer_config.json": {"additional_special_tokens": ["[E1]"], "eos_token": "[/E1]"},
+    },
+    "cased": {"added_tokens.json": ADDED, "tokenizer_config.json": {"do_lower_case": False}},
+    "roles": {"special_tokens_map.json": {"bos_token": described("[E1]"), "additional_special_tokens": ["[unused1]"]}},
+}
+
+
+def slow_folder(folder, beside):
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    for name, values in ({"tokenizer_config.json": {}} | beside).items():
+        (folder / name).write_text(json.dumps({"do_lower_case": True} | values if "config" in name else values))
+    return folder
+
+
+@pytest.mark.parametrize("beside", BESIDE.values(), ids=BESIDE)
+def test_tokens_that_files_beside_a_vocabulary_add(beside, tmp_path):
+    folder = slow_folder(tmp_path / "slow", beside)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    ours = Tokenizer.load(folder)
+    wanted = theirs(TEXTS, add_special_tokens=False)["input_ids"]
+    assert max(max(ids) for ids in wanted) >= FIRST, "one of the added tokens is found"
+    assert [ids.tolist() for ids in ours.encode_ids(TEXTS)] == wanted
+    ours.save(tmp_path / "saved")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert again(TEXTS)["input_ids"] == theirs(TEXTS)["input_ids"]
+    for saved in ("saved", "saved/vocab.txt"):
+        assert Tokenizer.load(tmp_path / saved).sha256 == ours.sha256
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        (
+            "added_tokens.json",
+            {"[E1]": SECOND},
+            rf"'\[E1\]' has id {SECOND}, and with this vocabulary it would be {FIRST}",
+        ),
+        ("added_tokens.json", {"covid": FIRST}, f"has id {FIRST}, and with this vocabulary it would be 9"),
+        ("added_tokens.json", {"[E1]": str(FIRST)}, "does not give each token an id"),
+        ("added_tokens.json", {"[E1]": FIRST, "[E2]": FIRST}, "an id of its own"),
+        ("special_tokens_map.json", {"additional_special_tokens": 3}, "3 is no token"),
+        ("added_tokens.json", ["[E1]"], "no JSON object"),
+        ("special_tokens_map.json", {"additional_special_tokens": [3]}, "3 is no token"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"[E1]": FIRST}}, "with ids as keys"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {str(FIRST): {"special": True}}}, "is no token"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"4": described("[E1]")}}, "has id 4, and"),
+    ],
+)
+def test_tokens_without_their_place_are_refused(name, values, message, tmp_path):
+    folder = slow_folder(tmp_path / "slow", {name: values})
+    with pytest.raises(BertsmithError, match=message) as caught:
+        Tokenizer.load(folder)
+    assert caught.value.where.endswith(name)
+
+
+def with_added_tokens(folder):
+    """A model whose tokenizer got special tokens and an ordinary one, as the guides of transformers do it."""
+    slow_folder(folder, {})
+    tokenizer = transformers.BertTokenizerFast.from_pretrained(folder)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[E1]", "[/E1]"]})
+    tokenizer.add_tokens(["<url>"])
+    config = transformers.BertConfig(
+        vocab_size=len(PIECES), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=24, num_labels=3, initializer_range=0.5,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.BertForSequenceClassification(config).eval()
+    model.resize_token_embeddings(len(tokenizer))
+    for kind in (model, tokenizer):
+        kind.save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize("kept", ["tokenizer.json", "vocab.txt"])
+def test_added_special_tokens_are_one_token_each(kept, tmp_path):
+    folder = tmp_path / "model"
+    model = with_added_tokens(folder)
+    if kept == "vocab.txt":
+        (folder / "tokenizer.json").unlink()
+        (folder / "added_tokens.json").write_text(json.dumps(ADDED))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        wanted = model(**tokenizer(TEXTS, padding=True, return_tensors="pt")).logits.softmax(-1)
+    predictor = Predictor(folder, "cpu", precision="fp32")
+    _, sequences = predictor.encoded([("here", {"text": text}) for text in TEXTS])
+    assert [ids.tolist() for ids in sequences.ids] == tokenizer(TEXTS)["input_ids"]
+    found = [list(each["scores"].values()) for each in predictor(TEXTS)]
+    torch.testing.assert_close(torch.tensor(found), wanted, atol=1e-5, rtol=0)
+    (tmp_path / "copy").mkdir()
+    copy_without_weights(folder, tmp_path / "copy")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "copy")
+    assert again(TEXTS)["input_ids"] == tokenizer(TEXTS)["input_ids"]
+    assert Tokenizer.load(tmp_path / "copy").sha256 == Tokenizer.load(folder).sha256
+
+
+@pytest.mark.parametrize("stripping", [False, True])
+def test_added_tokens_stand_at_their_characters(stripping, tmp_path):
+    flags = {"tokenizer_config.json": {"added_tokens_decoder": {str(FIRST): described("[E1]", lstrip=stripping)}}}
+    ours = Tokenizer.load(slow_folder(tmp_path / "slow", flags))
+    text = "  [E1] paris is[E1]\n[E1]s"
+    ids, offsets = ours.encode_offsets([text])[0]
+    assert [text[start:end] for start, end in offsets] == ["[E1]", "paris", "is", "[E1]", "[E1]", "s"]
+    words = align_text(text, ours)
+    assert words.offsets.tolist() == offsets.tolist()
+    assert words.pieces.tolist() == ids.tolist() == ours.encode_ids([text])[0].tolist()
+    (passage,) = read_passages(ours, [text])
+    assert passage.word.tolist() == [0, 1, 2, 2, 3, 3]

@@ -62,7 +62,7 @@ def extend(
         raise BertsmithError(
             "this tokenizer has tokens beside its vocabulary, whose ids would be in the way of new pieces",
             "the tokenizer to extend",
-            "extend the vocab.txt that it was made from",
+            "extend the vocab.txt that it was made from, in a folder without the files that name these tokens",
         )
     pieces = list(tokenizer.pieces)
     places = [number for number, piece in enumerate(pieces) if use_unused and UNUSED.fullmatch(piece)]

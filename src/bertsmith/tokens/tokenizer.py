@@ -1,7 +1,8 @@
 """WordPiece as in BERT: BERT's normaliser, its pre-tokenizer, greedy longest match, 100 characters a word.
 
-Ids come from the `tokenizers` library, so they are those of `transformers`, with one difference that is meant: a
-special token that stands literally in a text ("[MASK]") is plain text here, and a special id only where a caller asks.
+Ids come from the `tokenizers` library, so they are those of `transformers`, with one difference that is meant: one of
+BERT's five special pieces that stands literally in a text ("[MASK]") is plain text here, and a special id only where a
+caller asks. Tokens that somebody added are found in a text, special ones ("[E1]") too.
 """
 
 from __future__ import annotations
@@ -17,12 +18,19 @@ from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Encoding
 from tokenizers import Tokenizer as Engine
 from tokenizers.normalizers import Normalizer
 
 from bertsmith.base import files
 from bertsmith.tokens.special_ids import SpecialIds, token_dtype
-from bertsmith.tokens.tokenizer_files import SPECIAL_PIECES, config_files, engine_from_vocabulary, read_engine
+from bertsmith.tokens.tokenizer_files import (
+    SPECIAL_PIECES,
+    TOKEN_FLAGS,
+    config_files,
+    engine_from_vocabulary,
+    read_engine,
+)
 from bertsmith.tokens.word_cache import MOST_WORDS, WordMemo
 
 
@@ -49,7 +57,9 @@ class Tokenizer:
         self._with_specials = engine
         self._state: dict[str, Any] = json.loads(engine.to_str())
         plain = dict(self._state)
-        plain["added_tokens"] = [token for token in self._state["added_tokens"] if not token["special"]]
+        # Special or not, what somebody added is found in a text, as `transformers` does; BERT's own five are not.
+        self._added = [token for token in self._state["added_tokens"] if token["content"] not in SPECIAL_PIECES]
+        plain["added_tokens"] = self._added
         plain["post_processor"] = None
         self._plain = Engine.from_str(json.dumps(plain))
         self._memos = threading.local()  # a thread's own, so that threads may share a tokenizer
@@ -66,6 +76,11 @@ class Tokenizer:
         state = self._state["normalizer"]
         accents, chinese = state["strip_accents"], state["handle_chinese_chars"]
         return type(self)(engine_from_vocabulary(pieces, self.lowercase, "the vocabulary", accents, chinese))
+
+    def with_casing(self, lowercase: bool) -> Self:
+        """A tokenizer of the same pieces and added tokens that lower-cases text, or does not."""
+        state = {**self._state, "normalizer": {**self._state["normalizer"], "lowercase": lowercase}}
+        return type(self)(Engine.from_str(json.dumps(state)))
 
     @classmethod
     def load(cls, source: str | Path) -> Self:
@@ -119,7 +134,10 @@ class Tokenizer:
     def sha256(self) -> str:
         """A hash of all that decides ids: pieces in order, normaliser, pre-tokenizer, word limit, added tokens."""
         model = self._state["model"]
-        added = [(token["id"], token["content"]) for token in self._state["added_tokens"] if not token["special"]]
+        added = [
+            (token["id"], token["content"], *(name for name, usual in TOKEN_FLAGS.items() if token[name] != usual))
+            for token in self._added
+        ]
         deciding = {
             "pieces": self.pieces,
             "unknown": model["unk_token"],
@@ -165,14 +183,24 @@ class Tokenizer:
         engine = self._with_specials if literal_specials else self._plain
         encoded = engine.encode_batch(list(texts), add_special_tokens=False)
         return [
-            (np.array(each.ids, dtype=np.int64), np.array(each.offsets, dtype=np.int64).reshape(-1, 2))
-            for each in encoded
+            (np.array(each.ids, dtype=np.int64), np.array(self._places(each, text), dtype=np.int64).reshape(-1, 2))
+            for each, text in zip(encoded, texts, strict=True)
         ]
+
+    def _places(self, encoding: Encoding, text: str) -> list[tuple[int, int]]:
+        """The characters of each piece. White space that an added token takes from beside it is none of its own: a word
+        that began there would be no word of the text."""
+        places: list[tuple[int, int]] = encoding.offsets
+        if any(token["lstrip"] or token["rstrip"] for token in self._added):
+            found = (text[start:end] for start, end in places)
+            sizes = [(len(each) - len(each.lstrip()), len(each.rstrip()) or len(each)) for each in found]
+            places = [(start + first, start + last) for (start, _), (first, last) in zip(places, sizes, strict=True)]
+        return places
 
     @property
     def has_added_tokens(self) -> bool:
         """Whether there are tokens beside the vocabulary's own, which are found before a text is split into words."""
-        return bool(self._plain.get_added_tokens_decoder())
+        return bool(self._added)
 
     @property
     def normalizer(self) -> Normalizer:
@@ -181,7 +209,7 @@ class Tokenizer:
 
     @property
     def plain_json(self) -> str:
-        """A tokenizer.json under which no special token is found in a text."""
+        """A tokenizer.json under which none of BERT's five special pieces is found in a text."""
         return str(self._plain.to_str())
 
     def encode_pair(self, a: str, b: str | None = None, max_length: int = 512) -> EncodedPair:
@@ -189,16 +217,17 @@ class Tokenizer:
 
         What is too long is cut at the end of the longer text, b where both are equal (Google's run_classifier.py).
         """
-        parts = [self._plain.encode(text, add_special_tokens=False) for text in ((a,) if b is None else (a, b))]
+        texts = (a,) if b is None else (a, b)
+        parts = [self._plain.encode(text, add_special_tokens=False) for text in texts]
         lengths = [len(part.ids) for part in parts]
         kept = truncated_lengths(lengths[0], lengths[1] if b is not None else 0, max_length - 1 - len(parts))[
             : len(parts)
         ]
         ids, types, offsets, segments = [self.special.cls], [0], [(0, 0)], [-1]
-        for number, (part, length) in enumerate(zip(parts, kept, strict=True)):
+        for number, (text, part, length) in enumerate(zip(texts, parts, kept, strict=True)):
             ids += [*part.ids[:length], self.special.sep]
             types += [number] * (length + 1)
-            offsets += [*part.offsets[:length], (0, 0)]
+            offsets += [*self._places(part, text)[:length], (0, 0)]
             segments += [number] * length + [-1]
         return EncodedPair(
             np.array(ids, dtype=np.int64),
@@ -220,7 +249,7 @@ class Tokenizer:
         folder = Path(folder)
         files.write_text(folder / "vocab.txt", "".join(f"{piece}\n" for piece in self.pieces))
         files.write_text(folder / "tokenizer.json", self._with_specials.to_str(pretty=True))
-        for name, values in config_files(self._state["normalizer"]).items():
+        for name, values in config_files(self._state).items():
             files.write_json(folder / name, values)
 
 

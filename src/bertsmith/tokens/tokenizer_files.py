@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL_ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 LONGEST_WORD = 100
 CONFIG_FILE = "tokenizer_config.json"
+ADDED_FILE, ROLES_FILE = "added_tokens.json", "special_tokens_map.json"
+# How a token is looked for in a text, with what `tokenizers` does by default for one that is not special.
+TOKEN_FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True}
 # What tokenizer_config.json says, and what the normaliser of tokenizer.json calls it.
 _CASING = {
     "do_lower_case": "lowercase",
@@ -28,6 +31,7 @@ _CASING = {
 }
 _PARTS = {"model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
 _CONFIG_FIX = "correct it, or remove it: then the other files say the casing"
+_ADDED_FIX = "correct it, or read the vocabulary from a folder of its own, without added tokens"
 _FIX = "give a folder with tokenizer.json or vocab.txt of a BERT WordPiece tokenizer"
 
 
@@ -74,9 +78,10 @@ def read_engine(source: Path) -> Engine:
     raise BertsmithError("this folder holds neither tokenizer.json nor vocab.txt", source, _FIX)
 
 
-def config_files(normalizer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def config_files(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What tokenizer_config.json and special_tokens_map.json say, by file name. How long a text a model can read is not
-    known here: a model folder says it (`set_max_length`)."""
+    known here: a model folder says it (`set_max_length`). state: what tokenizer.json says."""
+    normalizer, added = state["normalizer"], state["added_tokens"]
     roles = dict(zip(SPECIAL_ROLES, SPECIAL_PIECES, strict=True))
     config = {
         "tokenizer_class": "BertTokenizer",
@@ -85,7 +90,11 @@ def config_files(normalizer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
         "clean_up_tokenization_spaces": False,
     }
-    return {CONFIG_FILE: config | roles, "special_tokens_map.json": dict(roles)}
+    if any(token["content"] not in SPECIAL_PIECES for token in added):
+        # For those who read vocab.txt, which does not tell an added token from a piece.
+        described = {str(token["id"]): {key: token[key] for key in token if key != "id"} for token in added}
+        config["added_tokens_decoder"] = described
+    return {CONFIG_FILE: config | roles, ROLES_FILE: dict(roles)}
 
 
 def set_max_length(folder: Path, longest: int) -> None:
@@ -147,7 +156,62 @@ def _read_vocabulary(path: Path) -> Engine:
             f"{reason}, and no file beside it says which",
         )
     chinese = config.get("tokenize_chinese_chars") is not False
-    return engine_from_vocabulary(pieces, lowercase, str(path), config.get("strip_accents"), chinese)
+    engine = engine_from_vocabulary(pieces, lowercase, str(path), config.get("strip_accents"), chinese)
+    for where, number, token in _tokens_beside(path):
+        engine.add_tokens([token])
+        place = engine.token_to_id(token.content)
+        if number not in (None, place):
+            what = f"the token {token.content!r} has id {number}, and with this vocabulary it would be {place}"
+            raise BertsmithError(what, where, _ADDED_FIX)
+    return engine
+
+
+def _tokens_beside(path: Path) -> Iterator[tuple[Path, int | None, AddedToken]]:
+    """The tokens that the files beside a vocab.txt add to it, in the order in which `transformers` adds them: the file
+    that says so, the id where it says one, the token. Raises BertsmithError for what is no token."""
+    where, roles_path = path.with_name(CONFIG_FILE), path.with_name(ROLES_FILE)
+    config = roles = _read_object(where, _CONFIG_FIX)
+    if "added_tokens_decoder" in config:  # read in place of the other two files
+        declared = config["added_tokens_decoder"]
+        if not isinstance(declared, dict) or not all(number.isdecimal() for number in declared):
+            raise BertsmithError("its added_tokens_decoder is no JSON object with ids as keys", where, _ADDED_FIX)
+        found = {int(number): _token(token, where) for number, token in declared.items()}
+    else:
+        roles_file = _read_object(roles_path, _ADDED_FIX)
+        roles = config | roles_file
+        # What this list names is special only where added_tokens.json does not have it: transformers 5 reads it later.
+        early = config | {key: value for key, value in roles_file.items() if key != "additional_special_tokens"}
+        special = {token.content for token in _special_tokens(early, roles_path)}
+        where = path.with_name(ADDED_FILE)
+        declared = _read_object(where, _ADDED_FIX)
+        if not all(type(number) is int for number in declared.values()) or len(set(declared.values())) < len(declared):
+            raise BertsmithError("this file does not give each token an id of its own", where, _ADDED_FIX)
+        found = {number: _token(each, where, each in special) for each, number in declared.items()}
+    for number in sorted(found):
+        yield where, number, found[number]
+    known = {token.content for token in found.values()} | set(SPECIAL_PIECES)
+    for token in _special_tokens(roles, roles_path):
+        if token.content not in known:
+            yield roles_path, None, token
+
+
+def _special_tokens(roles: Mapping[str, Any], where: Path) -> list[AddedToken]:
+    """Those that a config or special_tokens_map.json names beside BERT's five."""
+    named = [roles[key] for key in ("bos_token", "eos_token") if roles.get(key)]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        several = roles.get(key) or []
+        named += several if isinstance(several, list) else several.values() if isinstance(several, dict) else [several]
+    return [_token(each, where, special=True) for each in named]
+
+
+def _token(described: Any, where: Path, special: bool = False) -> AddedToken:
+    """A token by its text, or with all that `transformers` writes of it."""
+    values = {"content": described, "special": special} if isinstance(described, str) else described
+    if not isinstance(values, dict) or not isinstance(values.get("content"), str):
+        raise BertsmithError(f"{json.dumps(described)} is no token", where, _ADDED_FIX)
+    special = special or bool(values.get("special"))
+    flags = {name: bool(values[name]) for name in TOKEN_FLAGS if name in values}
+    return AddedToken(values["content"], special=special, **{"normalized": not special, **flags})
 
 
 def _has_no_capitals(pieces: Sequence[str]) -> bool:
@@ -161,11 +225,17 @@ def _has_no_capitals(pieces: Sequence[str]) -> bool:
 
 def _read_casing(path: Path) -> dict[str, bool | None]:
     """What a tokenizer_config.json says of casing, accents and ideographs; nothing where there is none."""
-    config = files.read_json(path, _CONFIG_FIX) if path.is_file() else {}
-    if not isinstance(config, dict):
-        raise BertsmithError("this file holds no JSON object", path, _CONFIG_FIX)
+    config = _read_object(path, _CONFIG_FIX)
     found = {name: config[name] for name in _CASING if name in config}
     for name, value in found.items():
         if value is not None and not isinstance(value, bool):
             raise BertsmithError(f"{name} is {json.dumps(value)}, neither true nor false", path, _CONFIG_FIX)
     return found
+
+
+def _read_object(path: Path, fix: str) -> dict[str, Any]:
+    """The JSON object in a file, empty where there is no file."""
+    value = files.read_json(path, fix) if path.is_file() else {}
+    if not isinstance(value, dict):
+        raise BertsmithError("this file holds no JSON object", path, fix)
+    return value

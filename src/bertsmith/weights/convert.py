@@ -98,7 +98,7 @@ def _tokenizer(folder: Path, named: str | Path | None, lowercase: bool | None) -
     if lowercase is None or lowercase == tokenizer.lowercase:
         return tokenizer
     log_choice(f"casing of {source}", "lower-cased" if lowercase else "cased", "the command says so")
-    return Tokenizer.from_vocabulary(tokenizer.pieces, lowercase)
+    return tokenizer.with_casing(lowercase)
 
 
 def _shape_of(values: Any, path: Path, activation: str | None) -> BertConfig:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.tally import Tally
+from bertsmith.tokens.extension import extend
 from bertsmith.tokens.tokenizer import Tokenizer, truncated_lengths
 from bertsmith.tokens.vocabulary import ascii_letters, choose_alphabet, count_words, train_vocabulary
 from bertsmith.tokens.word_cache import WordMemo
@@ -126,16 +127,30 @@ def test_special_tokens_in_text_are_plain_unless_asked_for() -> None:
     assert asked.count(special.mask) == 1
 
 
-def test_an_added_token_with_a_space_is_found() -> None:
-    state = json.loads(trained()._with_specials.to_str())
-    token = dict(state["added_tokens"][0], id=512, content="lazy dog", special=False)
-    state["added_tokens"].append(token)
+def with_token(**changes: Any) -> Tokenizer:
     from tokenizers import Tokenizer as Engine
 
-    tokenizer = Tokenizer(Engine.from_str(json.dumps(state)))
+    state = json.loads(trained()._with_specials.to_str())
+    state["added_tokens"].append({**state["added_tokens"][0], "id": 512, "content": "lazy dog", **changes})
+    return Tokenizer(Engine.from_str(json.dumps(state)))
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_an_added_token_with_a_space_is_found(special: bool) -> None:
+    tokenizer = with_token(special=special)
+    assert tokenizer.encode_pair("the lazy dog").ids.tolist()[-2] == 512
     assert tokenizer.encode_ids(["the lazy dog"])[0].tolist()[-1] == 512
     assert tokenizer.special.vocabulary_size == 513
-    assert tokenizer.sha256 != trained().sha256
+    assert tokenizer.sha256 not in (trained().sha256, with_token(special=special, single_word=True).sha256)
+    with pytest.raises(BertsmithError, match="tokens beside its vocabulary"):
+        extend(tokenizer, [], 1024)
+
+
+def test_another_casing_keeps_added_tokens() -> None:
+    tokenizer = with_token(content="[E1]").with_casing(lowercase=False)
+    assert not tokenizer.lowercase
+    assert tokenizer.encode_ids(["a [E1]"])[0].tolist()[-1] == 512
+    assert trained().with_casing(lowercase=False).sha256 == Tokenizer.from_vocabulary(trained().pieces, False).sha256
 
 
 def test_pairs_are_cut_from_the_longer_end() -> None:
