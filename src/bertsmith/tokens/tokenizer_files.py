@@ -74,9 +74,9 @@ def read_engine(source: Path) -> Engine:
     raise BertsmithError("this folder holds neither tokenizer.json nor vocab.txt", source, _FIX)
 
 
-def config_files(normalizer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What tokenizer_config.json and special_tokens_map.json say, by file name. How long a text a model can read is not
-    known here: a model folder says it (`set_max_length`)."""
+def config_files(normalizer: Mapping[str, Any], keep_end: bool = False) -> dict[str, dict[str, Any]]:
+    """What tokenizer_config.json and special_tokens_map.json say, by file name. keep_end: as of `Tokenizer`. How long a
+    text a model can read is not known here: a model folder says it (`set_max_length`)."""
     roles = dict(zip(SPECIAL_ROLES, SPECIAL_PIECES, strict=True))
     config = {
         "tokenizer_class": "BertTokenizer",
@@ -84,6 +84,7 @@ def config_files(normalizer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         "strip_accents": normalizer["strip_accents"],
         "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
         "clean_up_tokenization_spaces": False,
+        **({"truncation_side": "left"} if keep_end else {}),
     }
     return {CONFIG_FILE: config | roles, "special_tokens_map.json": dict(roles)}
 
@@ -95,6 +96,22 @@ def set_max_length(folder: Path, longest: int) -> None:
     """
     path = folder / CONFIG_FILE
     files.write_json(path, {**files.read_json(path), "model_max_length": longest})
+
+
+def keeps_end(folder: Path) -> bool:
+    """Whether a text that is too long loses its beginning by what a folder says, as `transformers` reads it: by
+    `truncation_side`, and where that is not said by the last use of its tokenizer.json. Raises BertsmithError for
+    another side."""
+    path, saved = folder / CONFIG_FILE, folder / "tokenizer.json"
+    config = _read_config(path)
+    if "truncation_side" not in config:
+        used = files.read_json(saved, _FIX).get("truncation") if saved.is_file() else None
+        return isinstance(used, dict) and used.get("direction") == "Left"
+    side = config["truncation_side"]
+    if side not in ("left", "right"):
+        what = f"truncation_side is {json.dumps(side)}, neither left nor right"
+        raise BertsmithError(what, path, "correct or remove it")
+    return bool(side == "left")
 
 
 def _follow_config(path: Path, normalizer: dict[str, Any]) -> None:
@@ -159,11 +176,16 @@ def _has_no_capitals(pieces: Sequence[str]) -> bool:
     return all(each == each.lower() for each in words or letters)
 
 
-def _read_casing(path: Path) -> dict[str, bool | None]:
-    """What a tokenizer_config.json says of casing, accents and ideographs; nothing where there is none."""
+def _read_config(path: Path) -> dict[str, Any]:
     config = files.read_json(path, _CONFIG_FIX) if path.is_file() else {}
     if not isinstance(config, dict):
         raise BertsmithError("this file holds no JSON object", path, _CONFIG_FIX)
+    return config
+
+
+def _read_casing(path: Path) -> dict[str, bool | None]:
+    """What a tokenizer_config.json says of casing, accents and ideographs; nothing where there is none."""
+    config = _read_config(path)
     found = {name: config[name] for name in _CASING if name in config}
     for name, value in found.items():
         if value is not None and not isinstance(value, bool):
