@@ -13,7 +13,7 @@ ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 
 _FRACTIONS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 _ABOVE_ZERO = ("initializer_range", "layer_norm_eps")
-# No BERT comes near these, and what is absurd is told before a model of it is built.
+# No BERT comes near these, and what is absurd is refused before a model of it is built.
 _MOST_LAYERS, _MOST = 1_000, 100_000_000
 
 
