@@ -87,6 +87,11 @@ def choose_device(device: str = "auto", precision: str = "auto", fp32_products_o
     return Device(chosen, _COMPUTE[precision], tf32, products)
 
 
+def is_cpu(device: str = "auto") -> bool:
+    """Whether `choose_device` takes the CPU for this. Sets nothing. Raises as it does for an unknown device."""
+    return _device(device).type == "cpu"
+
+
 def device_of_run(device: str, precision: str, started_on: Mapping[str, str], folder: Path) -> Device:
     """`choose_device` for the run in a folder, the same on all ranks. Where the user says "auto", a resumed run keeps
     what was chosen when it was started: a change of precision or device in the middle changes the result.

@@ -181,14 +181,19 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, fix: str = "") -> Any:
-    """Reads JSON. Raises BertsmithError when the file is missing, not readable, or not valid JSON."""
+    """Reads JSON. Raises BertsmithError when the file is missing, not readable, or not valid JSON; and for a pipe among
+    files, which nothing may ever write to."""
+    if path.is_fifo() and path.absolute().parent not in _DEVICES:
+        raise BertsmithError("this is a pipe, not a file", path, fix)
     try:
         with read_errors(path):
             return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise BertsmithError("this file is missing", path, fix) from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise BertsmithError(f"this file is not JSON ({error})", path, fix) from error
+    except (ValueError, RecursionError) as error:
+        invalid = isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
+        reason = str(error) if invalid else "it is nested too deeply, or a number has too many digits"
+        raise BertsmithError(f"this file is not JSON that can be read ({reason})", path, fix) from error
 
 
 @contextmanager

@@ -18,9 +18,9 @@ from bertsmith.base.log import log_choice, say
 from bertsmith.inference.backends.model import GraphModel, ready_model
 from bertsmith.inference.predictor import changed, read_task
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.embedding.folders import SentenceRules, read_rules
+from bertsmith.tasks.embedding.folders import SentenceRules, read_max_length, read_rules
 from bertsmith.tasks.embedding.layers import LayersModel
-from bertsmith.tasks.embedding.pooling import Pooling, VectorModel, text_vectors
+from bertsmith.tasks.embedding.pooling import Pooling, VectorModel, text_vectors, unit_vectors
 from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.reading.files import named_rows
 from bertsmith.tasks.reading.records import Columns, Record, Row, row_of, text_of
@@ -66,14 +66,14 @@ class Embedder:
     """Gives vectors of texts by the encoder of a folder, or of a run's folder.
 
     A folder that sentence-transformers reads, as `finetune embed` writes them, has its own pooling, scaling and length.
-    Any other BERT gives the mean over all tokens, not scaled, of up to as many tokens as it has positions, as
-    sentence-transformers does. columns: where texts stand in a row; where they stood in training, or that with the
-    fields of a mapping in its place. At most `budget_tokens` go through the model at once. vectors: what is to be
-    otherwise than the folder says. backend: as of `Predictor`. width: H, the numbers of a vector. rules: how vectors
-    are made. overlap: tokens that the windows of a long text share, of a model that was fine-tuned with windows; None
-    where long texts are cut. folder, facts: the model's, and what it is run by. Raises BertsmithError for a folder that
-    holds no BERT, or whose vectors are made in a way that is not known here. Sets for the whole process how PyTorch
-    makes fp32 products, as `Predictor` does.
+    Any other BERT gives the mean over all tokens, not scaled, of up to as many tokens as its tokenizer allows and it
+    has positions, as sentence-transformers does. columns: where texts stand in a row; where they stood in training, or
+    that with the fields of a mapping in its place. At most `budget_tokens` go through the model at once. vectors: what
+    is to be otherwise than the folder says. backend: as of `Predictor`. width: H, the numbers of a vector; token_width:
+    of that of a token. rules: how vectors are made. unit: whether they have length 1. overlap: tokens that the windows
+    of a long text share, of a model that was fine-tuned with windows; None where long texts are cut. folder, facts: the
+    model's, and what it is run by. Raises BertsmithError for a folder that holds no BERT, or whose vectors are made in
+    a way that is not known here. Sets for the whole process how PyTorch makes fp32 products, as `Predictor` does.
     """
 
     def __init__(
@@ -100,7 +100,13 @@ class Embedder:
         if self.overlap is not None:
             share = min(self.overlap, (self.max_length - 2) // 2)
             log_choice("long texts", f"windows of {self.max_length} tokens that share {share}", f"{folder} says so")
-        self.width = config.hidden_size
+        self.width = self.token_width = config.hidden_size
+        self._are_cut = rules.dimensions is not None and rules.dimensions < self.width and not self.options.layers
+        if rules.dimensions is not None and self._are_cut:
+            self.width = rules.dimensions
+            log_choice("vectors", f"the first {self.width} of {self.token_width} numbers", f"truncate_dim of {folder}")
+        # What is left of a vector of length 1 is shorter, as in sentence-transformers, unless --normalise asks.
+        self.unit = bool(self.options.unit) if self._are_cut else rules.unit
         self.tokenizer = load_tokenizer(folder, config)
         if rules.lowercase and not self.tokenizer.lowercase:
             what = "this folder lower-cases texts for a tokenizer that has capital letters"
@@ -112,7 +118,7 @@ class Embedder:
         def build(config: BertConfig, compute: torch.dtype | None) -> nn.Module:
             if self.options.layers:
                 return LayersModel(config, self.options.layers, compute)
-            return VectorModel(config, rules.pooling, compute, rules.unit)
+            return VectorModel(config, rules.pooling, compute, rules.unit, rules.dimensions)
 
         run_by = {"backend": backend, "device": device, "precision": precision}
         made = ready_model(build, folder, (POOLER,), **run_by, budget_tokens=budget_tokens)
@@ -142,9 +148,14 @@ class Embedder:
             raise error.of_rows([where for where, _ in named], sequences.rows) from error
 
     def encoded(
-        self, rows: Iterable[tuple[str, Row | str]], column: str = "", keep_end: bool = False, windows: bool = True
+        self,
+        rows: Iterable[tuple[str, Row | str]],
+        column: str = "",
+        keep_end: bool | None = None,
+        windows: bool = True,
     ) -> Sequences:
-        """The sequences of rows that come with their names for messages. keep_end: a long text loses its beginning.
+        """The sequences of rows that come with their names for messages. keep_end: whether a long text loses its
+        beginning; None for what the folder says.
         windows: a text may have several sequences, where the model was fine-tuned so."""
         records = [record_of(where, row, column or self.columns.text) for where, row in rows]
         fit = Fit(self.overlap if windows else None, keep_end=keep_end)
@@ -158,7 +169,8 @@ class Embedder:
 
     def of_texts(self, vectors: Vectors, sequences: Sequences) -> Vectors:
         """The vectors of texts, fp32[N, H], from those of their sequences, [S, H]."""
-        return text_vectors(vectors, sequences, self.rules.unit)
+        found = text_vectors(vectors, sequences, self.unit)
+        return unit_vectors(found) if self.unit and self._are_cut else found
 
     def token_vectors(self, sequences: Sequences) -> list[Vectors]:
         """The last hidden states of the tokens of each sequence, [CLS] and [SEP] included: fp32[length, H] each."""
@@ -179,7 +191,7 @@ def columns_of(folder: Path, columns: Columns | Mapping[str, Any] | None) -> Col
 def _rules(folder: Path, options: VectorOptions) -> SentenceRules:
     rules = read_rules(folder)
     if rules is None:
-        rules = SentenceRules(unit=False)
+        rules = SentenceRules(unit=False, max_length=read_max_length(folder))
         if options == VectorOptions():
             log_choice("vectors", "the mean of all tokens, not scaled", f"{folder} has no modules.json")
     return options.applied(rules)

@@ -14,7 +14,7 @@ from torch import nn
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.files import StrPath
-from bertsmith.base.log import say
+from bertsmith.base.log import log_choice, say
 from bertsmith.inference.backends.model import count_of, ready_model
 from bertsmith.tasks.embedding.folders import read_max_length, read_sentence_config
 from bertsmith.tasks.kinds.likelihood import Likelihood
@@ -73,8 +73,10 @@ class Predictor:
         shape = read_config(folder)
         trained = read_task(folder / TASK_FILE)
         self.columns = changed(trained.columns, columns)
-        longest = trained.max_length or read_max_length(folder) or shape.max_position_embeddings
-        self.max_length = min(longest, shape.max_position_embeddings)
+        positions = shape.max_position_embeddings
+        self.max_length = min(trained.max_length or read_max_length(folder) or positions, positions)
+        if trained.max_length is None and self.max_length < positions:
+            log_choice("longest row", f"{self.max_length} of {positions} tokens", f"{folder} says so")
         self.tokenizer = load_tokenizer(folder, shape)
         config = files.read_json(folder / CONFIG_FILE)
         kind = answering(trained.values | config)
@@ -118,18 +120,22 @@ class Predictor:
         except NotFiniteError as error:
             raise error.of_rows([record.where for record in records], sequences.rows) from error
 
-    def encoded(self, rows: Iterable[tuple[str, Row | str]], keep_end: bool = False) -> tuple[list[Record], Sequences]:
-        """Rows as records and as sequences. keep_end: what is too long loses its beginning.
+    def encoded(
+        self, rows: Iterable[tuple[str, Row | str]], keep_end: bool | None = None
+    ) -> tuple[list[Record], Sequences]:
+        """Rows as records and as sequences. keep_end: whether what is too long loses its beginning; None for what the
+        folder says.
 
-        Raises BertsmithError as a call does, and with `keep_end` for a kind of model whose rows do not lose their end.
+        Raises BertsmithError as a call does, and for another side than the folder's for a kind of model whose rows do
+        not lose their end.
         """
         task, records = self._task, [self.record(where, row) for where, row in rows]
         sequences = task.encode(records, self.tokenizer, self.max_length)
-        if keep_end and sequences.truncated.rows:
+        if keep_end not in (None, self.tokenizer.keep_end) and sequences.truncated.rows:
             if type(task).encode is not Answering.encode:
                 what = f"rows of a {self.kind} model do not lose their end, so there is no beginning to cut instead"
                 raise BertsmithError(what, records[0].where, "leave the direction out")
-            fit = Fit(task.overlap, task.cut, keep_end=True)
+            fit = Fit(task.overlap, task.cut, keep_end)
             sequences = encode(records, self.tokenizer, self.max_length, fit, task.literal_specials)
         task.check_rows(records, sequences)
         return records, sequences

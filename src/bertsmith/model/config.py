@@ -13,6 +13,8 @@ ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 
 _FRACTIONS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 _ABOVE_ZERO = ("initializer_range", "layer_norm_eps")
+# No BERT comes near these, and what is absurd is refused before a model of it is built.
+_MOST_LAYERS, _MOST = 1_000, 100_000_000
 
 
 @dataclass(frozen=True)
@@ -55,14 +57,16 @@ class BertConfig:
             right = isinstance(value, int | float) and 0 <= value < 1
             wanted = "at least 0 and below 1"
         elif name in _ABOVE_ZERO:
-            right, wanted = isinstance(value, int | float) and value > 0, "a number above 0"
+            right, wanted = isinstance(value, int | float) and 0 < value <= 1, "a number above 0, at most 1"
         elif name != "hidden_act":
             least = 0 if name == "pad_token_id" else 1
-            right, wanted = isinstance(value, int) and value >= least, f"a whole number from {least}"
+            most = _MOST_LAYERS if name == "num_hidden_layers" else _MOST
+            right = isinstance(value, int) and least <= value <= most
+            wanted = f"a whole number from {least} to {most:,}"
         else:
             return
         if not right or isinstance(value, bool):
-            raise BertsmithError(f"{name} is {value!r}", "model config", f"use {wanted}")
+            raise BertsmithError(f"{name} is {value!r:.60}", "model config", f"use {wanted}")
 
     @property
     def head_size(self) -> int:

@@ -20,11 +20,13 @@ from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Layout, ranges
+from bertsmith.base.log import log_choice
 from bertsmith.model.attention.packed import Packed
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tokens.special_ids import SpecialIds
 from bertsmith.tokens.tokenizer import Tokenizer, truncated_lengths
+from bertsmith.tokens.tokenizer_files import keeps_end
 from bertsmith.tokens.word_cache import FEW_WORDS
 
 Ints = NDArray[np.int64]
@@ -36,17 +38,17 @@ Cut = Callable[[int, int, int], tuple[int, int]]
 class Fit:
     """What becomes of texts that are too long.
 
-    They lose tokens at the end of the longer one (with `keep_end`, at its beginning), one by one, as in Google's
-    run_classifier.py. overlap: a single text, or the longer of two, is read in windows that share so many tokens. cut:
-    another rule for how much each of two texts loses.
+    They lose tokens at the end of the longer one, one by one, as in Google's run_classifier.py. overlap: a single text,
+    or the longer of two, is read in windows that share so many tokens. cut: another rule for how much each of two texts
+    loses. keep_end: whether they lose their beginnings instead; None for what the tokenizer's folder says.
     """
 
     overlap: int | None = None
     cut: Cut = truncated_lengths
-    keep_end: bool = False
+    keep_end: bool | None = None
 
 
-CUT_AT_END = Fit()
+USUAL = Fit()
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,8 @@ class Inputs:
 
 
 def load_tokenizer(folder: Path, config: BertConfig) -> Tokenizer:
-    """The tokenizer of a model folder. Raises BertsmithError where it has pieces that the model has no embedding of."""
+    """The tokenizer of a model folder, with the side at which it cuts texts. Raises BertsmithError where it has pieces
+    that the model has no embedding of."""
     tokenizer = Tokenizer.load(folder)
     if tokenizer.size > config.vocab_size:
         raise BertsmithError(
@@ -199,6 +202,9 @@ def load_tokenizer(folder: Path, config: BertConfig) -> Tokenizer:
             "use the tokenizer that the model was trained with",
         )
     tokenizer.most_words = FEW_WORDS
+    tokenizer.keep_end = keeps_end(folder)
+    if tokenizer.keep_end:
+        log_choice("texts that are too long", "lose their beginning", f"truncation_side of {folder} is left")
     return tokenizer
 
 
@@ -206,7 +212,7 @@ def encode(
     records: Sequence[Record],
     tokenizer: Tokenizer,
     max_length: int,
-    fit: Fit = CUT_AT_END,
+    fit: Fit = USUAL,
     literal_specials: bool = False,
     groups: Ints | None = None,
 ) -> Sequences:
@@ -215,6 +221,7 @@ def encode(
     literal_specials: "[MASK]" in a text becomes the mask's id. groups: int64[N], ascending from 0; of the records of a
     group, the longest texts decide which one is the longer.
     """
+    fit = fit if fit.keep_end is not None else replace(fit, keep_end=tokenizer.keep_end)
     firsts = tokenizer.encode_ids([record.text for record in records], literal_specials)
     texts_b = [record.text_b for record in records if record.text_b is not None]
     given = iter(tokenizer.encode_ids(texts_b, literal_specials))

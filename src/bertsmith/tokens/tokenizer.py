@@ -65,6 +65,8 @@ class Tokenizer:
         self._memos = threading.local()  # a thread's own, so that threads may share a tokenizer
         # Of those whose ids are remembered; to be set before the first text is encoded.
         self.most_words = MOST_WORDS
+        # Whether texts that are too long for a model lose their beginning (`truncation_side` of transformers).
+        self.keep_end = False
 
     @classmethod
     def from_vocabulary(cls, pieces: Sequence[str], lowercase: bool) -> Self:
@@ -249,7 +251,7 @@ class Tokenizer:
         folder = Path(folder)
         files.write_text(folder / "vocab.txt", "".join(f"{piece}\n" for piece in self.pieces))
         files.write_text(folder / "tokenizer.json", self._with_specials.to_str(pretty=True))
-        for name, values in config_files(self._state).items():
+        for name, values in config_files(self._state, self.keep_end).items():
             files.write_json(folder / name, values)
 
 

@@ -78,9 +78,10 @@ def read_engine(source: Path) -> Engine:
     raise BertsmithError("this folder holds neither tokenizer.json nor vocab.txt", source, _FIX)
 
 
-def config_files(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def config_files(state: Mapping[str, Any], keep_end: bool = False) -> dict[str, dict[str, Any]]:
     """What tokenizer_config.json and special_tokens_map.json say, by file name. How long a text a model can read is not
-    known here: a model folder says it (`set_max_length`). state: what tokenizer.json says."""
+    known here: a model folder says it (`set_max_length`). state: what tokenizer.json says.
+    keep_end: as of `Tokenizer`."""
     normalizer, added = state["normalizer"], state["added_tokens"]
     roles = dict(zip(SPECIAL_ROLES, SPECIAL_PIECES, strict=True))
     config = {
@@ -89,6 +90,7 @@ def config_files(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         "strip_accents": normalizer["strip_accents"],
         "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
         "clean_up_tokenization_spaces": False,
+        **({"truncation_side": "left"} if keep_end else {}),
     }
     if any(token["content"] not in SPECIAL_PIECES for token in added):
         # For those who read vocab.txt, which does not tell an added token from a piece.
@@ -104,6 +106,22 @@ def set_max_length(folder: Path, longest: int) -> None:
     """
     path = folder / CONFIG_FILE
     files.write_json(path, {**files.read_json(path), "model_max_length": longest})
+
+
+def keeps_end(folder: Path) -> bool:
+    """Whether a text that is too long loses its beginning by what a folder says, as `transformers` reads it: by
+    `truncation_side`, and where that is not said by the last use of its tokenizer.json. Raises BertsmithError for
+    another side."""
+    path, saved = folder / CONFIG_FILE, folder / "tokenizer.json"
+    config = _read_object(path, _CONFIG_FIX)
+    if "truncation_side" not in config:
+        used = files.read_json(saved, _FIX).get("truncation") if saved.is_file() else None
+        return isinstance(used, dict) and used.get("direction") == "Left"
+    side = config["truncation_side"]
+    if side not in ("left", "right"):
+        what = f"truncation_side is {json.dumps(side)}, neither left nor right"
+        raise BertsmithError(what, path, "correct or remove it")
+    return bool(side == "left")
 
 
 def _follow_config(path: Path, normalizer: dict[str, Any]) -> None:

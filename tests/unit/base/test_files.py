@@ -200,7 +200,16 @@ def test_only_old_folders_of_that_name_are_put_back(tmp_path, caplog):
     assert left_behind(tmp_path) == [".notes.old", "model", "model.2"], "what was replaced goes, what was not returns"
 
 
-@pytest.mark.parametrize(("content", "what"), [(None, "missing"), (b"{", "not JSON"), (b"\xff\xfe", "not JSON")])
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (None, "missing"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"9" * 5_000, "too many digits"),
+    ],
+)
 def test_broken_json_is_named(tmp_path, content, what):
     path = tmp_path / "corpus.json"
     if content is not None:
@@ -208,6 +217,25 @@ def test_broken_json_is_named(tmp_path, content, what):
     with pytest.raises(BertsmithError, match=what) as raised:
         files.read_json(path, "prepare the corpus again")
     assert (raised.value.where, raised.value.fix) == (str(path), "prepare the corpus again")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are of POSIX")
+def test_a_pipe_in_place_of_json_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(BertsmithError, match="a pipe, not a file") as raised:
+        files.read_json(tmp_path / "config.json", "name a model folder")
+    assert (raised.value.where, raised.value.fix) == (str(tmp_path / "config.json"), "name a model folder")
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="this system names open files elsewhere")
+def test_json_that_a_shell_pipes_in_is_read():
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"[1]")
+        os.close(writing)
+        assert files.read_json(Path(f"/dev/fd/{reading}")) == [1]
+    finally:
+        os.close(reading)
 
 
 def test_json_that_may_not_be_read_is_named(tmp_path):

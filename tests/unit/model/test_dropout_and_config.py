@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -105,6 +106,12 @@ def test_activations_are_those_of_their_names() -> None:
         ({"type_vocab_size": 0}, "type_vocab_size is 0"),
         ({"hidden_size": "768"}, "hidden_size is '768'"),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps is 0.0"),
+        ({"layer_norm_eps": math.inf}, "layer_norm_eps is inf"),
+        ({"layer_norm_eps": 1e30}, "layer_norm_eps is 1e+30"),
+        ({"initializer_range": math.nan}, "initializer_range is nan"),
+        ({"num_hidden_layers": 100_000_000}, "num_hidden_layers is 100000000"),
+        ({"hidden_size": 32 * 10**23, "num_attention_heads": 2}, "hidden_size is 3200000000000000000000000"),
+        ({"vocab_size": 10**18}, "vocab_size is 1000000000000000000"),
         ({"model_type": "roberta"}, "model_type is 'roberta'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"is_decoder": True}, "is_decoder is True"),

@@ -81,7 +81,7 @@ class _Graph:
             self._in_rows(hidden, places, "last_hidden_state")
             self._vectors(hidden, places, model)
             width = self._config.hidden_size
-            return {"last_hidden_state": (*_ROWS, width), "sentence_embedding": ("batch", width)}
+            return {"last_hidden_state": (*_ROWS, width), "sentence_embedding": ("batch", model.dimensions)}
         if isinstance(model, SpanModel):
             scores, names = self._linear(hidden, "qa_outputs"), ("start_logits", "end_logits")
             for place, name in enumerate(names):
@@ -184,7 +184,8 @@ class _Graph:
         return self.nodes.linear(mapped, self._weights[words], bias, "masked_head", shared=words)
 
     def _vectors(self, hidden: str, places: _Places, model: VectorModel) -> None:
-        """`VectorModel.pooling` of the tokens of each row, scaled to length 1 where it is `unit`."""
+        """`VectorModel.pooling` of the tokens of each row, scaled to length 1 where it is `unit`, and cut to its
+        `dimensions`."""
         add, nodes = self._add, self.nodes
         mask = add("Unsqueeze", add("Cast", "attention_mask", to=TensorProto.FLOAT), nodes.whole(2))
         if model.pooling == "cls":
@@ -199,6 +200,8 @@ class _Graph:
         if model.unit:
             length = add("ReduceL2", vectors, nodes.whole(1), keepdims=1)
             vectors = add("Div", vectors, add("Max", length, nodes.scalar(1e-12)))
+        if model.dimensions < self._config.hidden_size:
+            vectors = add("Slice", vectors, nodes.whole(0), nodes.whole(model.dimensions), nodes.whole(1))
         add("Identity", vectors, out="sentence_embedding")
 
     def _linear(self, x: str, name: str) -> str:

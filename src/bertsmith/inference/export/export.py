@@ -179,4 +179,6 @@ def exported_model(source: Path, options: ExportOptions) -> nn.Module:
         raise BertsmithError(what, source, "leave out --int8, or fine-tune the model first")
     rules = read_rules(source) or SentenceRules(unit=False)
     say(f"{source} has no task: exported are hidden states, and vectors as `bertsmith embed` makes them")
-    return load_model(lambda shape: VectorModel(shape, rules.pooling, None, rules.unit), source, (POOLER,))
+    return load_model(
+        lambda shape: VectorModel(shape, rules.pooling, None, rules.unit, rules.dimensions), source, (POOLER,)
+    )

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.base import files
-from bertsmith.base.device import choose_device
+from bertsmith.base.device import is_cpu
 from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.embed import Embedder, Vectors
 from bertsmith.inference.predictor import LISTS_BEST, Prediction, Predictor, read_task
 from bertsmith.inference.server.batcher import Lane
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.refusals import Refusal, refused
+from bertsmith.tasks.embedding.pooling import unit_vectors
 from bertsmith.tasks.kinds.pooled import SEVERAL, names_of_config
 from bertsmith.tasks.reading.records import Record, has_lone_surrogate
 from bertsmith.tasks.registry import answering
@@ -49,11 +50,11 @@ class Asked:
 @dataclass(frozen=True)
 class Cut:
     """What to do with a row that is longer than the model reads. truncate: whether it may lose tokens; otherwise the
-    request is refused. keep_end: whether it loses its beginning. windows: whether a model of vectors that reads long
-    texts in windows does so."""
+    request is refused. keep_end: whether it loses its beginning; None for what the model's folder says. windows:
+    whether a model of vectors that reads long texts in windows does so."""
 
     truncate: bool = False
-    keep_end: bool = False
+    keep_end: bool | None = None
     windows: bool = True
 
 
@@ -120,14 +121,16 @@ class RowModel:
 
 
 class TextModel:
-    """A model that gives vectors of texts. width: H. unit: whether its vectors have length 1."""
+    """A model that gives vectors of texts. width: H; token_width: of vectors of tokens. unit: whether its vectors have
+    length 1."""
 
     kind = EMBED
 
     def __init__(self, name: str, folder: Path, embedder: Embedder, budget_tokens: int) -> None:
         self.name, self.folder, self._embedder = name, folder, embedder
         self.max_length, self.precision = embedder.max_length, embedder.facts["precision"]
-        self.width, self.unit, self.pooling = embedder.width, embedder.rules.unit, embedder.rules.pooling
+        self.width, self.unit, self.pooling = embedder.width, embedder.unit, embedder.rules.pooling
+        self.token_width = embedder.token_width
         self.lane = Lane(name, lambda sequences: list(embedder.vectors(sequences)), budget_tokens)
         self.token_lane = Lane(name, embedder.token_vectors, budget_tokens)
         self.lanes = (self.lane, self.token_lane)
@@ -152,9 +155,7 @@ class TextModel:
     ) -> Vectors:
         """float32[N, H], or the first `dimensions` numbers of each; scaled to length 1 with `normalize`."""
         found = self._embedder.of_texts(np.stack(outputs), encoded.sequences)[:, :dimensions]
-        if not normalize:
-            return found
-        return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12), dtype=np.float32)
+        return unit_vectors(found) if normalize else found
 
 
 Model = RowModel | TextModel
@@ -170,7 +171,7 @@ def open_model(name: str, folder: Path, run_by: Mapping[str, str], limits: Limit
     config = files.read_json(folder / CONFIG_FILE, "name a model folder: one with config.json and model.safetensors")
     if not isinstance(config, Mapping):
         raise BertsmithError("this file holds no JSON object", folder / CONFIG_FILE, "name a model folder")
-    on_cpu = run_by["backend"] != "torch" or choose_device(run_by["device"], "auto").is_cpu
+    on_cpu = run_by["backend"] != "torch" or is_cpu(run_by["device"])
     options: dict[str, Any] = {**run_by, "budget_tokens": (budget := limits.batch_tokens_on(on_cpu))}
     kind = answering(read_task(folder / TASK_FILE).values | dict(config))
     if kind is None or getattr(kind, "kind", "") == EMBED:

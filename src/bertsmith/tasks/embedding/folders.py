@@ -1,12 +1,14 @@
 """What sentence-transformers reads of a model folder beside the model: how vectors are made of hidden states.
 
-modules.json                the parts, in their order: the encoder, pooling, and perhaps scaling to length 1
-1_Pooling/config.json       which pooling
-sentence_bert_config.json   the most tokens of a text
+modules.json                       the parts, in their order: the encoder, pooling, and perhaps scaling to length 1
+1_Pooling/config.json              which pooling
+sentence_bert_config.json          the most tokens of a text
+config_sentence_transformers.json  prompts, and how many numbers of a vector are kept
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +17,10 @@ from typing import Any, cast
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.embedding.pooling import POOLINGS, Pooling
+from bertsmith.tokens.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 
-MODULES_FILE = "modules.json"
-_SETTINGS_FILE, _PROMPTS_FILE = "sentence_bert_config.json", "config_sentence_transformers.json"
+MODULES_FILE, PROMPTS_FILE = "modules.json", "config_sentence_transformers.json"
+_SETTINGS_FILE = "sentence_bert_config.json"
 _POOLING_FOLDER = "1_Pooling"
 # The flags of earlier versions, and what later ones call them.
 _FLAGS = {
@@ -33,13 +36,14 @@ _FIX = "use sentence-transformers for this model, or fine-tune another one"
 
 @dataclass(frozen=True)
 class SentenceRules:
-    """pooling, unit: as of `VectorModel`. max_length: the most tokens of a text; None where the folder does not say.
-    lowercase: whether texts are lower-cased before the tokenizer sees them."""
+    """pooling, unit, dimensions: as of `VectorModel`. max_length: the most tokens of a text; None where the folder does
+    not say. lowercase: whether texts are lower-cased before the tokenizer sees them."""
 
     pooling: Pooling = "mean"
     unit: bool = True
     max_length: int | None = None
     lowercase: bool = False
+    dimensions: int | None = None
 
 
 def read_rules(folder: Path) -> SentenceRules | None:
@@ -65,6 +69,7 @@ def read_rules(folder: Path) -> SentenceRules | None:
         unit=len(names) == 3,
         max_length=_max_length(settings, folder),
         lowercase=settings.get("do_lower_case") is True,
+        dimensions=_dimensions(folder),
     )
 
 
@@ -121,25 +126,38 @@ def _pooling(path: Path) -> Pooling:
 
 def _max_length(settings: Mapping[str, Any], folder: Path) -> int | None:
     """sentence-transformers asks the tokenizer where its own file does not say."""
-    length = settings.get("max_seq_length")
-    if length is None and (folder / "tokenizer_config.json").is_file():
-        length = _object(folder / "tokenizer_config.json").get("model_max_length")
+    path, name = folder / _SETTINGS_FILE, "max_seq_length"
+    length = settings.get(name)
+    if length is None:
+        path, name = folder / TOKENIZER_CONFIG_FILE, "model_max_length"
+        length = _object(path).get(name) if path.is_file() else None
     if length is None:
         return None
-    if isinstance(length, bool) or not isinstance(length, int | float) or length < 3:
-        raise BertsmithError(f"its max_seq_length is {length!r}, not a number from 3", folder / _SETTINGS_FILE, _FIX)
-    return int(length)
+    if isinstance(length, bool) or not isinstance(length, int | float) or not length >= 3:
+        raise BertsmithError(f"its {name} is {length!r}, not a number from 3", path, "correct or remove it")
+    return int(min(length, sys.maxsize))  # the file may say infinity
 
 
 def read_sentence_config(folder: Path) -> Mapping[str, Any]:
     """What sentence-transformers says of a folder's use, such as prompts; {} where it says nothing."""
-    path = folder / _PROMPTS_FILE
+    path = folder / PROMPTS_FILE
     return _object(path) if path.is_file() else {}
 
 
 def read_max_length(folder: Path) -> int | None:
-    """The most tokens of a text, in a folder of sentence-transformers; None where it does not say."""
-    return _max_length(_settings(folder), folder) if (folder / _PROMPTS_FILE).is_file() else None
+    """The most tokens of a row by what a folder says to `transformers`, or to sentence-transformers where it is one of
+    these; None where it does not say."""
+    return _max_length(_settings(folder) if (folder / PROMPTS_FILE).is_file() else {}, folder)
+
+
+def _dimensions(folder: Path) -> int | None:
+    """How many numbers of a vector sentence-transformers keeps (`truncate_dim`); None for all. Raises BertsmithError
+    for what is no such number."""
+    found = read_sentence_config(folder).get("truncate_dim")
+    if found is not None and (type(found) is not int or found < 1):
+        what = f"its truncate_dim is {found!r}, not a whole number from 1"
+        raise BertsmithError(what, folder / PROMPTS_FILE, "correct it, or remove it: then vectors are not cut")
+    return found
 
 
 def _settings(folder: Path) -> Mapping[str, Any]:
@@ -147,6 +165,6 @@ def _settings(folder: Path) -> Mapping[str, Any]:
 
 
 def _check_prompt(folder: Path) -> None:
-    default, path = read_sentence_config(folder).get("default_prompt_name"), folder / _PROMPTS_FILE
+    default, path = read_sentence_config(folder).get("default_prompt_name"), folder / PROMPTS_FILE
     if default is not None:
         raise BertsmithError(f"it puts the prompt '{default}' before every text, which is not done here", path, _FIX)

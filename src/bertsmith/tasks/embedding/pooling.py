@@ -24,17 +24,24 @@ class VectorModel(nn.Module):
     """An encoder whose last hidden states become one vector for each sequence.
 
     pooling: mean is over all tokens, [CLS] and [SEP] included, as in sentence-transformers; cls takes the first one's;
-    max the highest of each number. unit: vectors are scaled to length 1. BERT's own pooler, which has no part in this,
-    stays as it is, because transformers' BertModel has one.
+    max the highest of each number. unit: vectors are scaled to length 1. dimensions: then all but the first so many
+    numbers of a vector are dropped. BERT's own pooler, which has no part in this, stays as it is, because transformers'
+    BertModel has one.
     """
 
     def __init__(
-        self, config: BertConfig, pooling: Pooling = "mean", compute: torch.dtype | None = None, unit: bool = True
+        self,
+        config: BertConfig,
+        pooling: Pooling = "mean",
+        compute: torch.dtype | None = None,
+        unit: bool = True,
+        dimensions: int | None = None,
     ) -> None:
         super().__init__()
         self.config = config
         self.pooling = pooling
         self.unit = unit
+        self.dimensions = min(dimensions or config.hidden_size, config.hidden_size)
         self.encoder = Encoder(config, compute)
         self.encoder.pooler.requires_grad_(False)
 
@@ -46,7 +53,7 @@ class VectorModel(nn.Module):
     def vectors(self, hidden: Tensor, offsets: Tensor) -> Tensor:
         """Of the last hidden states of all tokens, [T, H] -> [S, H]; offsets as of `pooled`."""
         vectors = pooled(hidden, offsets, self.pooling)
-        return nn.functional.normalize(vectors) if self.unit else vectors
+        return (nn.functional.normalize(vectors) if self.unit else vectors)[:, : self.dimensions]
 
     def states(self, inputs: Inputs) -> Tensor:
         """The last hidden states of the tokens of the sequences asked for, fp32[T, H]."""
@@ -75,5 +82,11 @@ def text_vectors(vectors: NDArray[np.float32], sequences: Sequences, unit: bool 
     scaled to length 1, as those are. A text of one window keeps its vector as it is."""
     means, windows = window_means(vectors, sequences), np.diff(sequences.text_starts, append=len(vectors))
     if unit and (several := windows > 1).any():
-        means[several] /= np.maximum(np.linalg.norm(means[several], axis=1, keepdims=True), 1e-12)
+        means[several] = unit_vectors(means[several])
     return means
+
+
+def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scaled to length 1: float32[N, H]."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, 1e-12), dtype=np.float32)

@@ -21,7 +21,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import log_choice, say
 from bertsmith.model.config import BertConfig
 from bertsmith.model.losses import LossSum
-from bertsmith.tasks.embedding.folders import SentenceRules, folder_files, read_rules
+from bertsmith.tasks.embedding.folders import PROMPTS_FILE, SentenceRules, folder_files, read_rules
 from bertsmith.tasks.embedding.pooling import POOLINGS, Pooling, VectorModel, batch_text_vectors, text_vectors
 from bertsmith.tasks.embedding.ranking import NO_TEXT, ranking_losses, ranks_of_like, rows_with_shared_texts
 from bertsmith.tasks.embedding.rows import PairRecord, are_scored, check_alike, pair_of, text_numbers
@@ -119,6 +119,9 @@ class Embed(Task):
         pooling = facts.task.get("pooling", "mean")
         if pooling not in POOLINGS:
             raise BertsmithError(f"its pooling is {pooling!r}", "task.json", f"use one of {', '.join(POOLINGS)}")
+        if facts.sentence.get("truncate_dim") is not None:
+            what = "it cuts vectors (truncate_dim), which is not done where they are answers, or measured"
+            raise BertsmithError(what, PROMPTS_FILE, "use `bertsmith embed` or `serve`, or remove truncate_dim")
         return cls(pooling=pooling, overlap=facts.task.get("window_overlap"))
 
     def settled(self, folder: Path, parts: Mapping[str, Examples], settings: FinetuneSettings) -> Self:
@@ -126,6 +129,8 @@ class Embed(Task):
         rules = read_rules(folder)
         if rules is not None and rules.pooling != self.pooling:
             log_choice("pooling", rules.pooling, f"{folder} says so")
+        if rules is not None and rules.dimensions is not None:
+            log_choice("vectors", "not cut", f"truncate_dim of {folder} is not for training, nor for its result")
         scored = {part: are_scored(rows.records) for part, rows in parts.items() if part != "train"}
         if len(set(scored.values())) > 1:
             named = [next(part for part, found in scored.items() if found is wanted) for wanted in (True, False)]

@@ -67,6 +67,8 @@ def test_the_length_is_its_own_or_the_tokenizers(tmp_path):
         ({"pooling": {"pooling_mode_mean_tokens": False}}, "its pooling is none"),
         ({"pooling": {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}}, "cls with max"),
         ({"config_sentence_transformers": {"default_prompt_name": "query"}}, "prompt 'query'"),
+        ({"config_sentence_transformers": {"truncate_dim": 0}}, "truncate_dim is 0"),
+        ({"config_sentence_transformers": {"truncate_dim": "8"}}, "truncate_dim is '8'"),
         ({"sentence_bert_config": {"max_seq_length": "long"}}, "max_seq_length is 'long'"),
         ({"sentence_bert_config": ["long"]}, "no JSON object"),
         ({"modules": {"a": 1}}, "does not list"),

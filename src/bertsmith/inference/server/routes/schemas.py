@@ -50,13 +50,14 @@ class Truncation(Body):
         False, description="Whether a row that is longer than the model reads loses tokens; else it is refused (413)."
     )
     truncation_direction: Literal["right", "left", "Right", "Left"] | None = Field(
-        "right", description="Which end a long row loses."
+        None, description="Which end a long row loses; left out, what the model's folder says, mostly the right one."
     )
 
     @property
     def cut(self) -> Cut:
         """As the models take it."""
-        return Cut(bool(self.truncate), (self.truncation_direction or "right").lower() == "left")
+        side = self.truncation_direction
+        return Cut(bool(self.truncate), None if side is None else side.lower() == "left")
 
 
 class PredictRequest(Truncation):

@@ -67,7 +67,7 @@ def tei_routes(service: Service) -> APIRouter:
     async def embed_all(request: Request, body: schemas.EmbedAllRequest) -> Response:
         """The last hidden state of every token of each text, [CLS] and [SEP] included."""
         model = _with_vectors(service, request)
-        most = service.limits.answer_bytes // (_BYTES_A_NUMBER * model.width)
+        most = service.limits.answer_bytes // (_BYTES_A_NUMBER * model.token_width)
         asked = Asked(texts := listed(body.inputs), named("inputs", zip(texts)))
         cut = replace(body.cut, windows=False)  # a token that two windows share has no one vector
         encoded, states = await service.outputs(request, model, asked, cut, model.token_lane, most)
