@@ -15,7 +15,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.embed import VectorOptions
 from bertsmith.inference.export.export import ExportOptions, export
 from made_pairs import EXACT, pairs, scored_pairs
-from made_rows import WORDS, made_model
+from made_rows import WORDS
 from made_served import serving_here
 
 CLOSE = 1e-5

@@ -168,7 +168,7 @@ class LabelledFlags:
     train: Path | None = None
     """Labelled rows to learn from: .csv, .tsv, .jsonl, .json, .parquet or CoNLL's columns, compressed or not."""
     dev: Path | None = None
-    """Labelled rows by which the best epoch and seed are chosen; by default --dev-share of the training rows."""
+    """Labelled rows by which the best epoch and seed are chosen; without it --dev-share of the training rows."""
     test: Path | None = None
     """Labelled rows that are only measured, and choose nothing."""
     data: Path | None = None

@@ -98,7 +98,7 @@ class FinetuneSettings(TypeChecked):
     metric: str = "auto"
     """What selects the best epoch and the best seed, on the dev rows; auto is the task's own (classify: accuracy)."""
     positive: str | None = None
-    """The label that binary_f1 scores; by default the one of the two labels that sorts last."""
+    """The label that binary_f1 scores; unless given, the one of the two labels that sorts last."""
     negative_label: str | None = None
     """The label that micro_f1 leaves out: the one for "nothing here", such as no relation."""
     labels: str | None = None
