@@ -12,7 +12,7 @@ import pytest
 import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
-from bertsmith.inference.benchmark import evaluate_benchmark
+from bertsmith.inference.evaluate_benchmark import evaluate_benchmark
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.benchmarks.inputs import benchmark_settings
 from made_benchmarks import made_codah, made_mnli, made_mrpc

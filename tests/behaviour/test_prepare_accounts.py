@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.inspect import inspect
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
-from bertsmith.corpus.report import inspect
 from bertsmith.corpus.shards import SPLITS, Corpus, verify
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import train_vocabulary

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus import pipeline
+from bertsmith.corpus.inspect import inspect
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
-from bertsmith.corpus.report import inspect
 from bertsmith.corpus.shards import SPLITS, Corpus
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import train_vocabulary

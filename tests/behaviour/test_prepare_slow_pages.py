@@ -17,9 +17,9 @@ import pytest
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.corpus.engines.local import LocalEngine
+from bertsmith.corpus.inspect import inspect
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
-from bertsmith.corpus.report import inspect
 from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.stages import clean as cleaned
 from bertsmith.corpus.wiki.dumps import SLOW

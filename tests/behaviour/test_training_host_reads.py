@@ -25,7 +25,7 @@ from bertsmith.training.parallel import replicate
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining.compiled import CompiledStep
 from bertsmith.training.pretraining.objective import Pretraining
-from bertsmith.training.records.late import LateReading
+from bertsmith.training.records.late_reading import LateReading
 from bertsmith.training.records.meters import Meter
 from bertsmith.training.step import train_step
 from made_pretraining import batch_of, fresh_model
@@ -39,7 +39,7 @@ STEPS = 4
 WATCHED = STEPS - 1
 OF_THE_MODEL = ("bertsmith.model.", "bertsmith.training.pretraining.inputs")
 STOP = ("bertsmith.base.ranks.shared_stop", "tolist")
-VERDICT = ("bertsmith.training.records.late", "__float__")
+VERDICT = ("bertsmith.training.records.late_reading", "__float__")
 
 
 class Reads(TorchDispatchMode):

@@ -9,7 +9,7 @@ from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
-from bertsmith.training.records.late import LateReading
+from bertsmith.training.records.late_reading import LateReading
 
 
 def error_of_a_product(device: torch.device) -> float:

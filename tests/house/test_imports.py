@@ -57,7 +57,7 @@ SUB_ROOMS = {
         "cpu",
         "attention",
         "copies",
-        "rows",
+        "embedding_lookup",
         "linear",
         "residual",
         "layers",

@@ -109,7 +109,7 @@ def _inspect(call: Call) -> None:
     flags = call.read(InspectFlags)
     from bertsmith.batches.samples import show_instances
     from bertsmith.corpus.histogram import draw_lengths
-    from bertsmith.corpus.report import inspect
+    from bertsmith.corpus.inspect import inspect
     from bertsmith.corpus.shards import Corpus
 
     if flags.samples < 0:

@@ -72,7 +72,7 @@ def _run(args: list[str], everywhere: tuple[str, ...]) -> int | None:
 
 
 def _overview() -> str:
-    """The verbs in river order, a line each."""
+    """The verbs in the order of a pipeline, a line each."""
     lines = [f"  {name:<12}{verb.summary.splitlines()[0]}" for name, verb in VERBS.items()]
     return "\n".join(
         [

@@ -298,8 +298,8 @@ def _evaluate(call: Call) -> None:
     bound_product_caches()
     from bertsmith.base import files
     from bertsmith.base.tables import aligned
-    from bertsmith.inference.benchmark import BenchmarkScore, evaluate_benchmark
     from bertsmith.inference.evaluate import Evaluated, evaluate, evaluate_predictions
+    from bertsmith.inference.evaluate_benchmark import BenchmarkScore, evaluate_benchmark
     from bertsmith.inference.minimal_pairs import MinimalPairsScore, evaluate_minimal_pairs
     from bertsmith.inference.predictor import Predictor
     from bertsmith.tasks.reading.bad_rows import check_list

@@ -14,9 +14,9 @@ from bertsmith.model.attention.attend import attend
 from bertsmith.model.attention.packed import Offsets
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.dropout import dropout
+from bertsmith.model.embedding_lookup import look_up
 from bertsmith.model.linear import Linear, activated, joined_linear
 from bertsmith.model.residual import LayerNorm, add_mapped
-from bertsmith.model.rows import look_up
 
 
 class Embeddings(nn.Module):

@@ -20,7 +20,6 @@ from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.model.config import BertConfig
 from bertsmith.recipes.loader import as_yaml
 from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs, tell_rows
-from bertsmith.tasks.chosen import chosen
 from bertsmith.tasks.examples import check_sources, checksums, encode_sources
 from bertsmith.tasks.finetuning.augmented import check_augmented
 from bertsmith.tasks.finetuning.finish import drop_leftovers, finish
@@ -30,6 +29,7 @@ from bertsmith.tasks.finetuning.teacher import check_teacher, distilled_identity
 from bertsmith.tasks.finetuning.work import Distilled, Work
 from bertsmith.tasks.nvidia_results import nvidia_scores
 from bertsmith.tasks.reading.records import Source
+from bertsmith.tasks.resolve import chosen
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.settings import DistillSettings, FinetuneSettings, check_settings

@@ -17,13 +17,12 @@ from bertsmith.model.config import BertConfig
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs
-from bertsmith.tasks.chosen import chosen
 from bertsmith.tasks.examples import check_sources, read_records, warn_of_few_rows
 from bertsmith.tasks.reading.records import Record, Source
+from bertsmith.tasks.resolve import chosen
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.settings import CURVE_SHARES, FinetuneSettings, check_settings
 from bertsmith.tasks.task import Examples, Task
-from bertsmith.training.here import Here
 from bertsmith.training.planning.cost import Batch, Exchange, is_half
 from bertsmith.training.planning.memory import WHOLE, Held
 from bertsmith.training.planning.model_size import parameters
@@ -33,6 +32,7 @@ from bertsmith.training.planning.plan import Asked, Costs, Plan, make_plan
 from bertsmith.training.planning.where import Where
 from bertsmith.training.planning.work import Lengths, Work, even_cut
 from bertsmith.training.run import only_training
+from bertsmith.training.this_cpu import Here
 from bertsmith.weights.huggingface import model_folder, read_config
 
 _SAMPLE_ROWS = 2000

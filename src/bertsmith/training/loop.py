@@ -20,7 +20,7 @@ from bertsmith.training.checkpoints import Best, Position
 from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.objective import Objective, Step, Steps, Watch, nothing
 from bertsmith.training.pace import Pace
-from bertsmith.training.records.late import LateReading
+from bertsmith.training.records.late_reading import LateReading
 from bertsmith.training.records.meters import Meter, MetricsFile
 from bertsmith.training.records.trace import Trace
 from bertsmith.training.step import Compiled, refuse_faulty, train_step, verdict

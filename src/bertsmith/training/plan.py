@@ -24,7 +24,7 @@ from bertsmith.training.planning.work import Lengths, Work, epoch_lengths, even_
 from bertsmith.training.shape import check_positions, config_of, masking_of, order_of, refuse_auto_of_shards, shaped_as
 
 if TYPE_CHECKING:
-    from bertsmith.training.here import Here
+    from bertsmith.training.this_cpu import Here
 
 # Of a micro-batch, where the recipe leaves it to the device: on a CPU, and as a first try on a GPU.
 _USUAL_TOKENS = 8192
@@ -143,7 +143,7 @@ def _cpu_costs(here: Here, recipe: Recipe, config: BertConfig, lengths: dict[str
 
 def _here(recipe: Recipe) -> Here:
     """Imported here, for it takes PyTorch seconds to be; and before the corpus's pages count as memory."""
-    from bertsmith.training.here import Here
+    from bertsmith.training.this_cpu import Here
 
     return Here.of(recipe.precision)
 

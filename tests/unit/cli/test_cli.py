@@ -25,7 +25,7 @@ from bertsmith.recipes.loader import load_recipe, save_recipe
 from bertsmith.recipes.schema import Recipe
 
 
-def test_the_overview_lists_the_verbs_in_river_order(capsys):
+def test_the_overview_lists_the_verbs_in_their_order(capsys):
     assert main(["--help"]) == main([]) == 0
     said = capsys.readouterr().out
     assert re.findall(r"^  (\w+) ", said.split("usage:")[1], re.MULTILINE) == list(VERBS)

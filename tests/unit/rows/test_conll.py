@@ -10,9 +10,9 @@ import pytest
 
 from bertsmith.corpus.filters.contamination import IndexTask, make_index
 from bertsmith.corpus.filters.evaluation_texts import evaluation_file
+from bertsmith.corpus.inspect import inspect
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
-from bertsmith.corpus.report import inspect
 
 FORMS = {
     "tags after tabs": ("train.conll", "EU\tB-ORG\nrejects\tO\n\nPeter\tB-PER\nBlackburn\tI-PER\n"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bertsmith.training.records.late import LateReading
+from bertsmith.training.records.late_reading import LateReading
 
 
 def test_it_holds_what_was_there_when_it_was_made() -> None:

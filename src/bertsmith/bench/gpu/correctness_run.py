@@ -28,11 +28,11 @@ from bertsmith.model.attention.packed import Packed
 from bertsmith.model.attention.padded import padded_attention
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.masks import threshold_of
+from bertsmith.model.embedding_lookup import _looked_up
 from bertsmith.model.initial import initialise
 from bertsmith.model.linear import Linear
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.model.residual import LayerNorm, add_mapped
-from bertsmith.model.rows import _looked_up
 from bertsmith.model.triton import attention as triton_attention
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.lamb import Lamb

@@ -20,7 +20,7 @@ from bertsmith.batches.shapes import FixedShapes
 from bertsmith.bench.step.ours import OurSteps
 from bertsmith.corpus.shards import Shard, ShardInfo
 from bertsmith.tokens.special_ids import SpecialIds, token_dtype
-from bertsmith.training.records.late import LateReading
+from bertsmith.training.records.late_reading import LateReading
 
 _SPECIAL_IDS = {"pad": 0, "unknown": 1, "cls": 2, "sep": 3, "mask": 4}
 _SENTENCE_TOKENS, _DOCUMENT_SENTENCES = (4, 50), (2, 40)

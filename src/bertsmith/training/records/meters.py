@@ -21,8 +21,8 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import AppendedFile, disk_errors, read_errors, write_text
 from bertsmith.base.log import warn
 from bertsmith.base.ranks import sum_over_ranks, world_size
-from bertsmith.training.records.board import Board, numbers_of
 from bertsmith.training.records.sinks import Sink
+from bertsmith.training.records.tensorboard import Board, numbers_of
 from bertsmith.training.step import StepSums
 
 METRICS_FILE = "metrics.jsonl"

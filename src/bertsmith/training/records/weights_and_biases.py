@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from bertsmith.base.files import write_text
 from bertsmith.base.log import say, warn
-from bertsmith.training.records.board import numbers_of
+from bertsmith.training.records.tensorboard import numbers_of
 
 T = TypeVar("T")
 # Beside wandb's own files, so that a resumed run continues the same run there.

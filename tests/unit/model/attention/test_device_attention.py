@@ -21,7 +21,7 @@ from bertsmith.model.attention import attend as attend_module
 from bertsmith.model.attention.attend import _is_ampere, attend, back_end
 from bertsmith.model.attention.packed import Offsets, Packed
 from bertsmith.model.attention.padded import padded_attention
-from bertsmith.model.rows import _looked_up, look_up
+from bertsmith.model.embedding_lookup import _looked_up, look_up
 from bertsmith.model.triton import attention as triton_attention
 from made_models import distance
 

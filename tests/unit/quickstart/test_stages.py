@@ -16,7 +16,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.corpus.sources.python_docs import Collection, collect
 from bertsmith.quickstart import quickstart
-from bertsmith.quickstart.river import BUDGETS, Quickstart
+from bertsmith.quickstart.stages import BUDGETS, Quickstart
 
 STAGES = ["prepare", "pre-train", "label", "fine-tune", "control", "predict"]
 
