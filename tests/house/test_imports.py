@@ -100,7 +100,7 @@ SUB_ROOMS = {
         "task",
         "kinds",
         "registry",
-        "chosen",
+        "resolve",
         "examples",
         "results",
         "objective",
