@@ -183,10 +183,10 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path, fix: str = "") -> Any:
     """Reads JSON. Raises BertsmithError when the file is missing, not readable, or not valid JSON; and for a pipe among
     files, which nothing may ever write to."""
-    if path.is_fifo() and path.absolute().parent not in _DEVICES:
-        raise BertsmithError("this is a pipe, not a file", path, fix)
     try:
         with read_errors(path):
+            if path.is_fifo() and path.absolute().parent not in _DEVICES:
+                raise BertsmithError("this is a pipe, not a file", path, fix)
             return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise BertsmithError("this file is missing", path, fix) from error

@@ -202,8 +202,8 @@ class EmbedFlags(RowFlags):
     """Where the vectors go, in the order of the rows: .npy (fp32, a row for each), .jsonl or .parquet (each row with
     its "embedding" and "truncated_tokens"); - is JSON lines on standard output."""
     max_length: int = 0
-    """The most tokens of a text, longer ones are cut at their end; of a model that was fine-tuned with --windows, those
-    of a window; 0 is the folder's own."""
+    """The most tokens of a text, longer ones are cut at the side that the folder says, else at their end; of a model
+    that was fine-tuned with --windows, those of a window; 0 is the folder's own."""
     pooling: Literal["mean", "cls", "max"] | None = None
     """How the vectors of tokens become one; without it as the folder says, else mean."""
     normalise: Either = False

@@ -151,7 +151,7 @@ class Corpus:
 
         tokenizer = Tokenizer.load(self.folder / "tokenizer")
         if tokenizer.sha256 != self.tokenizer_sha256:
-            what = "the tokenizer of this corpus was changed since the corpus was made"
+            what = "the tokenizer of this corpus was changed since the corpus was made, or is read otherwise now"
             fix = "put its files back, or prepare the corpus again; `bertsmith verify` lists what differs"
             raise BertsmithError(what, self.folder / "tokenizer", fix)
         return tokenizer

@@ -126,14 +126,14 @@ class Predictor:
         """Rows as records and as sequences. keep_end: whether what is too long loses its beginning; None for what the
         folder says.
 
-        Raises BertsmithError as a call does, and for another side than the folder's for a kind of model whose rows do
-        not lose their end.
+        Raises BertsmithError as a call does, and for another side than the folder's for a kind of model whose rows are
+        cut as it says alone.
         """
         task, records = self._task, [self.record(where, row) for where, row in rows]
         sequences = task.encode(records, self.tokenizer, self.max_length)
         if keep_end not in (None, self.tokenizer.keep_end) and sequences.truncated.rows:
             if type(task).encode is not Answering.encode:
-                what = f"rows of a {self.kind} model do not lose their end, so there is no beginning to cut instead"
+                what = f"rows of a {self.kind} model are cut as its folder says, and at no other side"
                 raise BertsmithError(what, records[0].where, "leave the direction out")
             fit = Fit(task.overlap, task.cut, keep_end)
             sequences = encode(records, self.tokenizer, self.max_length, fit, task.literal_specials)

@@ -75,7 +75,8 @@ class FinetuneSettings(TypeChecked):
     attention_dropout: float = 0.1
     """On attention probabilities; on a CPU a step without it is some 10% faster."""
     max_length: int = 0
-    """The most tokens of a row, [CLS] and [SEP] included; longer texts are cut at their end, or read in windows. 0 is
+    """The most tokens of a row, [CLS] and [SEP] included; longer texts are cut at the side that
+    the tokenizer of --model says, else at their end, or read in windows. 0 is
     the task's own: 384 for qa, 128 for all others."""
     windows: bool = False
     """Read longer texts in windows, in training and in prediction, and take the mean of the windows' scores (embed: of
@@ -246,7 +247,7 @@ class DistillSettings(FinetuneSettings):
     augment_top: int = 15
     """A word is replaced by one of so many likeliest proposals."""
     label_augmented: bool = False
-    """Made rows keep the label of the row that they are made of in the loss of labels. Without it they have the
+    """Augmented rows keep the label of the row that they are made of in the loss of labels. Without it they have the
     teacher's scores alone, since a replaced word may change what the row says."""
 
     def __post_init__(self) -> None:

@@ -80,8 +80,9 @@ class Tokenizer:
         return type(self)(engine_from_vocabulary(pieces, self.lowercase, "the vocabulary", accents, chinese))
 
     def with_casing(self, lowercase: bool) -> Self:
-        """A tokenizer of the same pieces and added tokens that lower-cases text, or does not."""
-        state = {**self._state, "normalizer": {**self._state["normalizer"], "lowercase": lowercase}}
+        """A tokenizer of the same pieces and added tokens that lower-cases text and strips accents, or does neither."""
+        casing = {"lowercase": lowercase, "strip_accents": None}
+        state = {**self._state, "normalizer": {**self._state["normalizer"], **casing}}
         return type(self)(Engine.from_str(json.dumps(state)))
 
     @classmethod

@@ -219,6 +219,12 @@ def test_broken_json_is_named(tmp_path, content, what):
     assert (raised.value.where, raised.value.fix) == (str(path), "prepare the corpus again")
 
 
+def test_json_whose_name_no_file_can_have_is_named(tmp_path):
+    with pytest.raises(BertsmithError) as raised:
+        files.read_json(tmp_path / ("a" * 300))
+    assert raised.value.where.endswith("aaa")
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are of POSIX")
 def test_a_pipe_in_place_of_json_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "config.json")

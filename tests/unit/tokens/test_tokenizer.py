@@ -21,6 +21,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.tally import Tally
 from bertsmith.tokens.extension import extend
 from bertsmith.tokens.tokenizer import Tokenizer, truncated_lengths
+from bertsmith.tokens.tokenizer_files import engine_from_vocabulary
 from bertsmith.tokens.vocabulary import ascii_letters, choose_alphabet, count_words, train_vocabulary
 from bertsmith.tokens.word_cache import WordMemo
 
@@ -150,7 +151,10 @@ def test_another_casing_keeps_added_tokens() -> None:
     tokenizer = with_token(content="[E1]").with_casing(lowercase=False)
     assert not tokenizer.lowercase
     assert tokenizer.encode_ids(["a [E1]"])[0].tolist()[-1] == 512
-    assert trained().with_casing(lowercase=False).sha256 == Tokenizer.from_vocabulary(trained().pieces, False).sha256
+    cased = Tokenizer.from_vocabulary(trained().pieces, False)
+    assert trained().with_casing(lowercase=False).sha256 == cased.sha256
+    plain = Tokenizer(engine_from_vocabulary(trained().pieces, True, "here", strip_accents=True))
+    assert plain.with_casing(lowercase=False).sha256 == cased.sha256, "accents go with capital letters"
 
 
 def test_pairs_are_cut_from_the_longer_end() -> None:

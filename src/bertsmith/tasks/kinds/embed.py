@@ -120,7 +120,7 @@ class Embed(Task):
         if pooling not in POOLINGS:
             raise BertsmithError(f"its pooling is {pooling!r}", "task.json", f"use one of {', '.join(POOLINGS)}")
         if facts.sentence.get("truncate_dim") is not None:
-            what = "it cuts vectors (truncate_dim), which is not done where they are answers, or measured"
+            what = "it cuts vectors (truncate_dim), which is not done where they are answers, measured or exported"
             raise BertsmithError(what, PROMPTS_FILE, "use `bertsmith embed` or `serve`, or remove truncate_dim")
         return cls(pooling=pooling, overlap=facts.task.get("window_overlap"))
 

@@ -24,7 +24,6 @@ from bertsmith.base.log import say, warn
 from bertsmith.model.config import BertConfig, label_maps
 from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.encoder import Encoder
-from bertsmith.model.layers import in_dtype
 from bertsmith.model.linear import Linear
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.tasks.kinds.pooled import names_of_config
@@ -59,10 +58,10 @@ class Tagger(nn.Module):
         self.classifier = Linear(config.hidden_size, classes)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Scores of the classes before the softmax: [T, C]."""
+        """Scores of the classes before the softmax: fp32[T, C]."""
         hidden = self.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
-        hidden = in_dtype(hidden[: inputs.asked.tokens], self.encoder.compute)
-        logits: Tensor = self.classifier(self.dropout(hidden))
+        # In bf16, of which a score of 8 has steps of 1/16, many tags would be level.
+        logits: Tensor = self.classifier(self.dropout(hidden[: inputs.asked.tokens].float()))
         return logits
 
 

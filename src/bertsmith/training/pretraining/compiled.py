@@ -277,7 +277,7 @@ class _Program:
     def __init__(self, kind: str, work: Callable[..., Any], compiler: Compiler) -> None:
         self.graphs = 0
         found: Callable[..., Any] = torch._dynamo.lookup_backend(compiler)
-        self._kind, self._compile = kind, partial(found, config_patches=BY_RULE) if compiler == COMPILER else found
+        self._kind, self._compile = kind, partial(found, config_patches=BY_RULE) if compiler == "inductor" else found
         assert isinstance(work, FunctionType)
         # PyTorch counts compilations, and gives up after some, by code object: each program gets one of its own.
         own = FunctionType(

@@ -212,6 +212,20 @@ def test_the_real_compiler_makes_kernels_with_the_results_of_the_eager_step(
     assert all(expected[name].any() for name in expected if not name.endswith("key.bias"))
 
 
+def test_another_compiler_is_given_graphs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the settings of PyTorch's own."""
+    seen: list[torch.fx.GraphModule] = []
+
+    def back_end(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
+        seen.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(compiled, "COMPILER", back_end)
+    program = compiled._Program("a sum", lambda x: x + 1, compiled.COMPILER)
+    assert program(torch.ones(2)).tolist() == [2, 2]
+    assert len(seen) == 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("activation", FUNCTIONS)
 @pytest.mark.parametrize("frozen", [(), ("bias",), ("x", "weight")], ids=str)
