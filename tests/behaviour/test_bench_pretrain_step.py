@@ -159,9 +159,11 @@ def test_lengths_that_are_not_known_are_refused_on_a_card(tmp_path, monkeypatch)
 
 
 def test_a_row_without_memory_fails_by_name_and_the_others_are_measured(tmp_path):
-    """A vocabulary whose rows no machine can hold: PyTorch on a CPU raises RuntimeError for it."""
+    """A vocabulary whose rows no machine can hold: PyTorch on a CPU raises RuntimeError for them."""
     plan = cpu_plan(CpuSizes("tiny", 2, 0.1), {}, 600).alone()
-    huge = replace(plan.matches[0], ours=replace(plan.matches[0].ours, model=shape("tiny", 10**13)))
+    huge = replace(
+        plan.matches[0], ours=replace(plan.matches[0].ours, model=shape("tiny", 10**8) | {"hidden_size": 10**7})
+    )
     run = StepRun(replace(plan, matches=(huge, plan.matches[1]), ladder=()), tmp_path, float("inf"), only="AdamW")
     run.all()
     assert run.left_out == ["tiny, 2 of 40-128: bf16, AdamW: out of memory"]

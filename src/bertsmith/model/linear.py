@@ -50,8 +50,8 @@ def activated(x: Tensor, linear: Linear, activation: str) -> Tensor:
     if x.ndim == 2 and is_plain(linear, x.dtype) and can_take(x, linear.bias):
         out: Tensor = _ActivatedProduct.apply(x, activation, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
         return out
-    widens = linear.out_features > linear.in_features and x.ndim == 2 and len(x) % _ROWS == 0
-    if torch.compiler.is_compiling() and widens and is_plain(linear, x.dtype):
+    groups = torch.compiler.is_compiling() and x.ndim == 2 and len(x) % _ROWS == 0
+    if groups and is_plain(linear, x.dtype) and linear.out_features > linear.in_features:
         before = product(x, [linear.weight], [linear.bias.detach()])
         out = _ActivatedInGraph.apply(before, linear.bias, activation)  # type: ignore[no-untyped-call]
         return out

@@ -109,7 +109,11 @@ def test_the_description_counts_unlike_and_shared_texts():
 
 @pytest.mark.parametrize(
     ("changes", "what"),
-    [({"window_overlap": 8}, "set windows too"), ({"batch": 1}, "a step of 1 row"), ({"focal": 2.0}, "no focal")],
+    [
+        ({"window_overlap": 8}, "set windows too"),
+        ({"batch": 1}, "a step of 1 row"),
+        ({"focal": 2.0}, "do not take focal"),
+    ],
 )
 def test_settings_that_it_has_not_are_refused(changes, what):
     with pytest.raises(BertsmithError, match=what):
