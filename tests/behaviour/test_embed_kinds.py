@@ -102,6 +102,16 @@ def test_a_parquet_file_has_the_columns_of_the_rows_and_a_list_of_fixed_size(mod
     assert np.array_equal(np.float32(table["embedding"].to_pylist()), vectors)
 
 
+@pytest.mark.parametrize("name", ["out.parquet", "out.npy", "out.jsonl"])
+def test_files_are_written_into_a_folder_whose_name_is_not_utf8(name, model, tmp_path):
+    pytest.importorskip("pyarrow")
+    source, folder = rows_file(tmp_path / "rows.jsonl"), tmp_path / "caf\udce9"
+    for out in (folder / name, tmp_path / name):
+        call = ["embed", str(model), str(source), "--out", str(out), "--part-rows", "4"]
+        assert main([*call, "--device", "cpu", "--precision", "fp32"]) == 0
+    assert (folder / name).read_bytes() == (tmp_path / name).read_bytes()
+
+
 def test_columns_of_a_parquet_file_have_one_type_over_all_parts(model, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
 

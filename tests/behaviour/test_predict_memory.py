@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import queue
 import random
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
@@ -115,6 +117,30 @@ def test_parts_of_long_rows_have_fewer_rows(tmp_path):
         assert [part.number for part in parts] == list(range(len(parts)))
     short.write_text(lines(["short enough " * 100] * 5000))
     assert [len(part.rows) for part in parts_of(short, Columns(), RowReader, 4096, "stop")] == [4096, 904]
+
+
+def test_long_rows_that_cannot_be_read_do_not_wait_in_memory(tmp_path, monkeypatch):
+    most, source = 1_000_000, tmp_path / "rows.jsonl"
+    monkeypatch.setattr("bertsmith.inference.parts.reading.PART_CHARACTERS", most)
+    broken = [f"{number:02}" + "{" * (most // 2) + "\n" for number in range(60)]
+    source.write_text("".join([*broken[:30], lines(["good"] * 2), *broken[30:], lines(["good"])]))
+    found = list[bytes]()
+    tracemalloc.start()
+    try:
+        for part in parts_of(source, Columns(), RowReader, 4096, "skip"):
+            found += [row[:3] for _, row in part.rows if isinstance(row, bytes)]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == [line[:3].encode() for line in broken]
+    assert peak < 8 * most
+    cells = {"other": ["\ud83d", "\ude00", math.inf, None, 2**70, 0.1, {"é": "\ud800é"}]}
+    source.write_text(json.dumps(cells) + "\n" + lines(["good"]))
+    (part,) = parts_of(source, Columns(), RowReader, 4096, "skip")
+    assert part.rows[0][1] == cells
+    source.write_text("".join(broken))
+    with pytest.raises(BertsmithError, match="30 of 30 rows cannot be used"):
+        list(parts_of(source, Columns(), RowReader, 30, "skip"))
 
 
 @pytest.mark.parametrize(("name", "workers"), [("out.jsonl", 1), ("out.jsonl", 2), ("tokens.jsonl", 1)])

@@ -102,6 +102,15 @@ def check_name(path: Path) -> None:
         os.lstat(_beside(_named(path), "part"))
 
 
+def check_utf8(path: Path) -> None:
+    """Raises BertsmithError for a name that is not UTF-8, which libraries that read weights and graphs do not take."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        what = "this name is not UTF-8, and the libraries that read models take no such name"
+        raise BertsmithError(what, path, "rename the folder, or choose another one") from error
+
+
 def check_file(path: Path) -> None:
     """Raises BertsmithError where this file cannot be written, as far as that shows before any work."""
     if os.path.isdir(path):  # which is False for a name that is too long

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import read_json, write_json, write_text
+from bertsmith.base.files import check_utf8, read_json, write_json, write_text
 from bertsmith.base.log import as_details, duration, each_warning_once, log_choice, logger, say, size
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
@@ -110,6 +110,7 @@ class Quickstart:
 
     def _claim(self) -> None:
         """Makes the folder ours, or refuses one that belongs to other sources or another budget."""
+        check_utf8(self.out)
         identity = {"sources": self.sources, "budget": json.loads(json.dumps(self.budget, default=vars))}
         if self._stages_path.exists():
             self._stages = read_json(self._stages_path, "remove the folder and start again")

@@ -19,7 +19,7 @@ import torch
 from bertsmith.base import log
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import StrPath, as_path, check_place
+from bertsmith.base.files import StrPath, as_path, check_place, check_utf8
 from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.base.log import Progress, duration, say, warn
 from bertsmith.base.processor import this_processor
@@ -118,6 +118,7 @@ def check_pretraining(
     made.
     """
     out = as_path(out, "out")
+    check_utf8(out)
     check_place(out)
     work = work_of(recipe, corpus, init_from, outputs=Outputs(also_evaluate=also_evaluate))
     recipe = work.recipe

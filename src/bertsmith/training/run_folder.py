@@ -98,8 +98,10 @@ def _remove_if_unused(folder: Path) -> None:
 
 
 def check_free(folder: Path, resume: bool) -> None:
-    """Raises BertsmithError for a folder where a run must not start: with a run that is not resumed, or with a model,
-    checkpoints or metrics and no `run.json`. Only reads, so nothing is left in a folder that is refused."""
+    """Raises BertsmithError for a folder where a run must not start: with a run that is not resumed, with a model,
+    checkpoints or metrics and no `run.json`, or with a name that is not UTF-8. Only reads, so nothing is left in a
+    folder that is refused."""
+    files.check_utf8(folder)
     if (folder / RUN_FILE).exists():
         if not resume:
             fix = "add --resume, or choose another --out"

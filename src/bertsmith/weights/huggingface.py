@@ -164,10 +164,12 @@ def model_folder(folder: files.StrPath, name: str = "model") -> Path:
 
 def read_config(folder: Path) -> BertConfig:
     """The shape of the BERT in a folder; what decides its numbers and is not said there is as in `transformers`, and
-    told. Raises BertsmithError where there is none, or one that is no BERT's."""
+    told. Raises BertsmithError where there is none, or one that is no BERT's, and for a folder whose name is not UTF-8:
+    its weights could not be read."""
     if not folder.is_dir():
         what = "this is a file, not a model folder" if folder.exists() else "this model folder does not exist"
         raise BertsmithError(what, folder, FOLDER_FIX)
+    files.check_utf8(folder)
     path = folder / CONFIG_FILE
     values = files.read_json(path, FOLDER_FIX)
     try:
@@ -268,8 +270,10 @@ def _config_of(model: nn.Module) -> BertConfig:
 def check_replaceable(out: Path) -> bool:
     """Whether `out` holds a model folder, which may be replaced; False where nothing is there yet.
 
-    Raises BertsmithError where it holds something else, or something beside the model: it would be deleted.
+    Raises BertsmithError where it holds something else, or something beside the model: it would be deleted; and for a
+    name that is not UTF-8, under which no model is read.
     """
+    files.check_utf8(out)
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     if not _is_model_folder(out):

@@ -81,7 +81,10 @@ def load_torch_file(path: Path) -> Any:
     try:
         with files.read_errors(path):
             # An archive is mapped, not read: of a checkpoint of training two thirds are the optimizer's.
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=_is_sound_archive(path))
+            mapped = _is_sound_archive(path)
+            if mapped:
+                files.check_utf8(path)
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         what = "these weights cannot be read: the file is broken, or holds more than tensors and plain values"
         fix = "where you trust it: load it yourself, and save {'model': its tensors by name} alone with torch.save"

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
+from bertsmith.inference.export.export import export
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.weights.huggingface import load_encoder, load_pretraining_model
+from bertsmith.quickstart.stages import BUDGETS, Quickstart
+from bertsmith.training.check import check_pretraining
+from bertsmith.training.run_folder import opened
+from bertsmith.weights.convert import import_checkpoint
+from bertsmith.weights.huggingface import load_encoder, load_pretraining_model, save_encoder
 from bertsmith.weights.names import to_huggingface
+from bertsmith.weights.stored import load_torch_file
+from made_heads import made_head
 
 TINY = BertConfig(
     vocab_size=40, hidden_size=12, num_hidden_layers=1, num_attention_heads=3, intermediate_size=7,
@@ -119,3 +128,43 @@ def test_what_a_config_leaves_open_is_said(tmp_path, caplog):
     for name in ("hidden_act", "layer_norm_eps"):
         assert f"{name} of {tmp_path / 'config.json'}" in caplog.text
     assert "num_attention_heads of" not in caplog.text
+
+
+NOT_UTF8 = "this name is not UTF-8, and the libraries that read models take no such name"
+
+
+def test_a_model_in_a_folder_whose_name_is_not_utf8_is_neither_read_nor_written(tmp_path):
+    folder = folder_of(tmp_path, tensors())
+    renamed = tmp_path / "caf\udce9"
+    shutil.copytree(made_head("classify", tmp_path / "m"), renamed)
+    refused = {
+        "read": lambda: load_encoder(renamed),
+        "exported": lambda: export(renamed, tmp_path / "out"),
+        "exported there": lambda: export(tmp_path / "m", renamed / "out"),
+        "imported there": lambda: import_checkpoint("none", renamed / "out"),
+        "saved there": lambda: save_encoder(load_encoder(folder), tmp_path / "m", renamed / "out"),
+        "pre-trained there": lambda: check_pretraining("none", "none", renamed / "out"),
+        "shown there": lambda: Quickstart([], renamed / "out", BUDGETS["tiny"]),
+    }
+    for name, call in refused.items():
+        with pytest.raises(BertsmithError, match=NOT_UTF8) as caught:
+            call()
+        assert caught.value.where == str(renamed if name in ("read", "exported") else renamed / "out"), name
+    shutil.copyfile(folder / "pytorch_model.bin", renamed / "model.pt")
+    with pytest.raises(BertsmithError, match=NOT_UTF8):
+        load_torch_file(renamed / "model.pt")
+    torch.save(tensors(), renamed / "model.pt", _use_new_zipfile_serialization=False)  # is not mapped, and is read
+    assert load_torch_file(renamed / "model.pt").keys() == tensors().keys()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_no_run_starts_in_a_folder_whose_name_is_not_utf8(resume, tmp_path, capsys):
+    """Its checkpoints and its model could be written, and not be read again."""
+    model, out = made_head("encoder", tmp_path / "m"), tmp_path / "caf\udce9" / "run"
+    (tmp_path / "rows.csv").write_text("text,label\n" + "word1,a\nword2,b\n" * 20)
+    call = ["finetune", "classify", "--model", str(model), "--train", str(tmp_path / "rows.csv"), "--out", str(out)]
+    assert main([*call, *["--resume"] * resume]) == 2
+    assert NOT_UTF8 in capsys.readouterr().err
+    with pytest.raises(BertsmithError, match=NOT_UTF8), opened(out, {}, resume):
+        pass
+    assert not out.parent.exists()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import SpooledTemporaryFile, gettempdir
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import disk_errors
 from bertsmith.inference.parts.part import Named, OnError, Part, is_bad
 from bertsmith.tasks.reading.bad_rows import BadRow, refusal
 from bertsmith.tasks.reading.files import name_of
@@ -52,24 +54,41 @@ def parts_of(
 def _in_order(
     source: str | Path, columns: Columns, reader: type[RowReader], most_bad: int, on_error: OnError
 ) -> Iterator[Named | BadRow]:
-    """All rows, those that cannot be read too. Raises BertsmithError for `most_bad` of these one after the other."""
-    bad: list[BadRow] = []
+    """All rows, those that cannot be read too. Raises BertsmithError for `most_bad` of these one after the other.
 
-    def keep(error: BertsmithError, row: Any) -> None:
-        bad.append((error, row))
-        if on_error == "stop":
-            raise _Enough
-        if len(bad) == most_bad:
-            raise refusal(bad, 0, name_of(source), error.fix or "name a file of another kind")
+    Bad ones wait for the good one behind them, each with up to 32 MiB: those that a part would not hold, on the disk.
+    """
+    errors: list[tuple[BertsmithError, bool, int]] = []  # with whether the row is bytes, and how many stand for it
+    with SpooledTemporaryFile(PART_CHARACTERS) as waiting:
 
-    try:
-        for named in read_rows(source, columns, reader=reader, report=keep):
-            yield from bad
-            bad.clear()
-            yield named
-    except _Enough:
-        pass
-    yield from bad
+        def keep(error: BertsmithError, row: Any) -> None:
+            raw = row if isinstance(row, bytes) else _json(row).encode(errors="surrogatepass")
+            errors.append((error, row is raw, len(raw)))
+            if len(errors) == most_bad and on_error == "skip":
+                bad = [(each, None) for each, *_ in errors]
+                raise refusal(bad, 0, name_of(source), error.fix or "name a file of another kind")
+            with disk_errors(Path(gettempdir())):
+                waiting.write(raw)
+            if on_error == "stop":
+                raise _Enough
+
+        def waited() -> Iterator[BadRow]:
+            waiting.seek(0)
+            for error, is_raw, length in errors:
+                raw = waiting.read(length)
+                yield error, raw if is_raw else json.loads(raw.decode(errors="surrogatepass"))
+            errors.clear()
+            waiting.seek(0)
+            waiting.truncate()
+
+        try:
+            for named in read_rows(source, columns, reader=reader, report=keep):
+                if errors:
+                    yield from waited()
+                yield named
+        except _Enough:
+            pass
+        yield from waited()
 
 
 def characters(row: Named | BadRow) -> int:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.parts.folder import copy_files
 from bertsmith.inference.parts.part import Account
-from bertsmith.rows.parquet import parquet_library
+from bertsmith.rows.parquet import open_parquet, parquet_library
 
 _NUMBER_BYTES = 4
 
@@ -51,11 +51,15 @@ def joined_tables(file: BinaryIO, parts: Sequence[Path], account: Account) -> No
     arrow, parquet = parquet_library(".parquet")
     filled = [path for path in parts if path.stat().st_size]
     try:
-        schemas = [parquet.read_schema(path) for path in filled]
+        schemas = []
+        for path in filled:
+            with open_parquet(str(path)) as part:
+                schemas.append(part.schema_arrow)
         schema = arrow.unify_schemas(schemas, promote_options="permissive")
         with parquet.ParquetWriter(file, schema) as writer:
             for path in filled:
-                table = parquet.read_table(path)
+                with open_parquet(str(path)) as part:
+                    table = part.read()
                 for column in schema:
                     if column.name not in table.column_names:
                         table = table.append_column(column, arrow.nulls(len(table), column.type))
