@@ -32,13 +32,13 @@ from bertsmith.corpus.stages.clean import TIMES_AS_LONG, CleanTask, clean_again,
 from bertsmith.corpus.stages.publish import put_together
 from bertsmith.corpus.stages.tokenise import TextTask, TokensTask, WordsTask, count_part_words, tokenise_part
 from bertsmith.corpus.stages.totals import corpus_account, kept_accounts
-from bertsmith.corpus.vocabulary_report import warn_of_unknown
+from bertsmith.corpus.vocabulary_report import warn_of_letters
 from bertsmith.corpus.wiki.dumps import DAMAGED as DUMP_DAMAGED
 from bertsmith.corpus.wiki.page_time import why_polled
 from bertsmith.rows.lines import DAMAGED
 from bertsmith.tokens.bulk_ids import choose_library
 from bertsmith.tokens.tokenizer import Tokenizer
-from bertsmith.tokens.vocabulary import rounded_size, train_on_counts
+from bertsmith.tokens.vocabulary import rounded_size, share_without_rows, train_on_counts
 
 Task = TypeVar("Task")
 # Below this, a file of plain text was probably meant as many documents.
@@ -202,11 +202,16 @@ class Pipeline:
             words: Counter[str] = Counter()
             for text in texts:
                 words.update(json.loads((text.folder / "words.json").read_text(encoding="utf-8")))
-            train_on_counts(words, options.vocabulary_size, options.lowercase).save(folder)
-            return {}
+            trained = train_on_counts(words, options.vocabulary_size, options.lowercase)
+            trained.save(folder)
+            return {"without_rows": share_without_rows(words, trained)}
 
-        made_of = fingerprint([text.made_of for text in texts], rounded_size(options.vocabulary_size))
+        # "without_rows" tells parts with that figure from those of an earlier state, which have none.
+        size_made = rounded_size(options.vocabulary_size)
+        made_of = fingerprint([text.made_of for text in texts], size_made, "without_rows")
         self._engine.once("vocabulary", lambda: make_once(self._work / "tokenizer", made_of, make))
+        # Another task of an array may have made it: this reads what `make` returned there.
+        made = make_once(self._work / "tokenizer", made_of, make)
         tokenizer = Tokenizer.load(self._work / "tokenizer")
         unused = sum(piece.startswith("[unused") for piece in tokenizer.pieces)
         casing = "lower-cased" if options.lowercase else "cased"
@@ -216,6 +221,7 @@ class Pipeline:
         )
         for line in left_out.lines():
             say(f"  {line}")
+        warn_of_letters(made["without_rows"], "--vocabulary-size")
         return tokenizer
 
     def _save(self, tokenizer: Tokenizer) -> Tokenizer:
@@ -245,8 +251,6 @@ class Pipeline:
             f"tokens: {tokens:,}, {tokens / max(words, 1):.3f} pieces a word, {unknown / max(tokens, 1):.3%} of them "
             f"[UNK] (`bertsmith vocab` compares vocabularies); {duration(time.monotonic() - started)}"
         )
-        if self._made_of["tokenizer"] == "trained":
-            warn_of_unknown(unknown, tokens, "--vocabulary-size")
         return tasks, results
 
     def _assemble(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from bertsmith.base.log import say
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.documents import DocumentRule, ReadOptions
 from bertsmith.corpus.text_sample import TextSample, sample_text
-from bertsmith.corpus.vocabulary_report import KNOWN, Figures, advice, examples, measure, table, warn_of_unknown
+from bertsmith.corpus.vocabulary_report import KNOWN, Figures, advice, examples, measure, table, warn_of_letters
 from bertsmith.tokens.extension import NewWord, costly_words, extend
 from bertsmith.tokens.tokenizer import Tokenizer
-from bertsmith.tokens.vocabulary import SMALLEST, normalizer_for, train_on_counts, words_of
+from bertsmith.tokens.vocabulary import SMALLEST, normalizer_for, share_without_rows, train_on_counts, words_of
 
 DEFAULT_SIZE = 30_522
 REPORT_FILE = "vocabulary.json"
@@ -89,7 +90,8 @@ def make_vocabulary(
     _check_free(out)
     base = options.extend or options.reuse
     old = Tokenizer.load(base) if base else None
-    others = {_name(path): Tokenizer.load(path) for path in options.compare_with}
+    names = _names(filter(None, (out, options.extend, *options.compare_with)))
+    others = {names[path]: Tokenizer.load(path) for path in options.compare_with}
     reading = ReadOptions(options.documents, options.text_field)
     sample = sample_text(sources, reading, options.sample_bytes, options.workers)
     added: list[NewWord] = []
@@ -97,21 +99,20 @@ def make_vocabulary(
     if old is None:
         words = words_of(sample.stretches, normalizer_for(not options.cased), left_out)
         tokenizer = train_on_counts(words, options.size or DEFAULT_SIZE, not options.cased)
+        warn_of_letters(share_without_rows(words, tokenizer), "--size")
     elif options.extend:
         costly = costly_words(old, words_of(sample.stretches, old.normalizer, left_out))
         tokenizer, added = extend(old, costly, options.size, options.use_unused)
-        others = {_name(options.extend): old, **others}
+        others = {names[options.extend]: old, **others}
     else:
         tokenizer = old
     _tell(tokenizer, old, added, sample)
     for line in left_out.lines():
         say(f"  {line}")
-    name = out.name or "this"
+    name = names[out]
     rows = _report(name, tokenizer, others, sample)
-    if old is None:
-        warn_of_unknown(rows[name]["unknown"], rows[name]["tokens"], "--size")
     if options.extend:
-        saved = rows[_row(_name(options.extend), name)]["tokens"] - rows[name]["tokens"]
+        saved = rows[names[options.extend]]["tokens"] - rows[name]["tokens"]
         say(f"the new words save {saved:,} pieces of {sample.said()}; such as {examples(added) or 'none'}")
     listed = [{"word": new.word, "count": new.count, "pieces": new.pieces} for new in added[:_EXAMPLES_KEPT]]
     values = {"sample_bytes": sample.bytes, "vocabularies": rows, "added": len(added), "first_added": listed}
@@ -127,14 +128,12 @@ def _check_free(out: Path) -> None:
         raise BertsmithError("this is there already", out, "give another folder with --out, or remove this one first")
 
 
-def _name(path: Path) -> str:
-    """What a table calls a tokenizer: its folder."""
-    return path.parent.name if path.name in ("vocab.txt", "tokenizer.json") and path.parent.name else path.name
-
-
-def _row(other: str, name: str) -> str:
-    """What the table calls a tokenizer beside the one called `name`."""
-    return other if other != name else f"{other} (the other)"
+def _names(paths: Iterable[Path]) -> dict[Path, str]:
+    """What the table calls each tokenizer: its folder, or its path where two folders have the same name."""
+    in_files = ("vocab.txt", "tokenizer.json")
+    folders = {path: (path.name in in_files and path.parent.name) or path.name for path in paths}
+    shared = Counter(folders.values())
+    return {path: folder if folder and shared[folder] == 1 else str(path) for path, folder in folders.items()}
 
 
 def _tell(tokenizer: Tokenizer, old: Tokenizer | None, added: Sequence[NewWord], sample: TextSample) -> None:
@@ -158,8 +157,8 @@ def _report(name: str, tokenizer: Tokenizer, others: Mapping[str, Tokenizer], sa
     """Says the table; returns its rows for vocabulary.json."""
     rows = {name: measure(tokenizer, sample.stretches, sample.bytes)}
     itself = _is_reference(tokenizer)
-    for other, theirs in {**({} if itself else _found_reference(others)), **others}.items():
-        rows[_row(other, name)] = measure(theirs, sample.stretches, sample.bytes)
+    for other, theirs in {**({} if itself else _found_reference(name, others)), **others}.items():
+        rows[other] = measure(theirs, sample.stretches, sample.bytes)
     compared = [other for other in rows if other != name]
     shown: dict[str, Figures] = rows if any(_REFERENCE in other for other in rows) else {**rows, **KNOWN}
     for line in table(shown):
@@ -177,8 +176,11 @@ def _is_reference(tokenizer: Tokenizer) -> bool:
     return hashlib.sha256("".join(f"{piece}\n" for piece in tokenizer.pieces).encode()).hexdigest() == _REFERENCE_SHA256
 
 
-def _found_reference(others: Mapping[str, Tokenizer]) -> dict[str, Tokenizer]:
-    """The best-known vocabulary, where it is on this machine; it is not shipped with us."""
+def _found_reference(name: str, others: Mapping[str, Tokenizer]) -> dict[str, Tokenizer]:
+    """The best-known vocabulary, where it is on this machine; it is not shipped with us.
+
+    name: that of the vocabulary it is compared with.
+    """
     hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
     places = [files.data_folder() / "vocab" / _REFERENCE / "vocab.txt"]
     for repository in (f"models--google-bert--{_REFERENCE}", f"models--{_REFERENCE}"):
@@ -187,4 +189,4 @@ def _found_reference(others: Mapping[str, Tokenizer]) -> dict[str, Tokenizer]:
     if found is None or _REFERENCE in others:
         return {}
     say(f"comparing with {found}")
-    return {_REFERENCE: Tokenizer.load(found)}
+    return {_REFERENCE if name != _REFERENCE else str(found): Tokenizer.load(found)}

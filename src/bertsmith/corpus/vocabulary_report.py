@@ -16,7 +16,7 @@ from bertsmith.tokens.tokenizer import Tokenizer
 _BATCH = 100_000
 # Below this many more tokens than another vocabulary's, keeping a trained model's own is worth more.
 _LITTLE = 0.05
-_MUCH_UNKNOWN = 0.01
+_MANY_WITHOUT_ROWS = 0.01
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,13 @@ def advice(ours: Figures, other: Figures, name: str) -> str:
     return f"{counted}: with this vocabulary as many steps read that much more text, but its new rows must be trained"
 
 
-def warn_of_unknown(unknown: int, tokens: int, flag: str) -> None:
-    """Warns where a vocabulary knows too little of the text that it was just trained on. flag: what gives it more
-    pieces."""
-    if unknown > _MUCH_UNKNOWN * tokens:
-        what = f"{unknown / tokens:.1%} of the text's pieces are [UNK] to the vocabulary that was trained on it"
+def warn_of_letters(share: float, flag: str) -> None:
+    """Warns where a vocabulary is too small for the letters of the text that it was just trained on.
+
+    share: see `share_without_rows`. flag: what gives it more pieces.
+    """
+    if share > _MANY_WITHOUT_ROWS:
+        what = f"{share:.1%} of the text's words are [UNK] to the vocabulary that was trained on it"
         warn(f"{what}, which is too small for its letters: give it more pieces with {flag}")
 
 

@@ -115,6 +115,15 @@ def train_on_counts(counts: Mapping[str, int], size: int, lowercase: bool = True
     return Tokenizer.from_vocabulary(pieces, lowercase)
 
 
+def share_without_rows(counts: Mapping[str, int], tokenizer: Tokenizer) -> float:
+    """The share of counted words, 0 to 1, that are [UNK] since one of their letters has no row in the vocabulary that
+    was trained on them."""
+    first = set(tokenizer.pieces)
+    inner = {piece[2:] for piece in tokenizer.pieces if piece.startswith("##")}
+    lost = sum(count for word, count in counts.items() if word[0] not in first or not inner.issuperset(word[1:]))
+    return lost / max(sum(counts.values()), 1)
+
+
 def ascii_letters(lowercase: bool) -> set[str]:
     """The printable ASCII characters, which every vocabulary gets, seen or not."""
     return {chr(code) for code in range(33, 127) if not (lowercase and chr(code).isupper())}

@@ -27,7 +27,7 @@ from bertsmith.corpus.vocabularies import VocabularyOptions, make_vocabulary
 from bertsmith.corpus.vocabulary_report import measure
 from bertsmith.tokens.extension import costly_words, extend, new_rows
 from bertsmith.tokens.tokenizer import Tokenizer
-from bertsmith.tokens.vocabulary import count_stretches, count_words, train_vocabulary
+from bertsmith.tokens.vocabulary import count_stretches, count_words, share_without_rows, train_vocabulary
 
 GENERAL = ["the quick brown fox jumps over the lazy dog, again and again. " * 4]
 MEDICAL = ["the carcinoma of the dog was benign; a carcinoma, again. " * 6, "thrombosis, thrombosis and the fox. " * 3]
@@ -191,12 +191,32 @@ def test_what_new_words_save_is_the_difference_of_the_figures(tmp_path: Path, ca
     assert f"the new words save {saved:,} pieces of" in caplog.text
 
 
+def test_vocabularies_in_folders_of_the_same_name_have_a_row_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "text").write_text(MEDICAL[0])
+    a, b, c, out = (tmp_path / name / "bert" for name in "abcd")
+    old().save(a)
+    train_vocabulary(MEDICAL, 320).save(b)
+    train_vocabulary(["the dog of the dog, again. " * 4], 320).save(c)
+    with caplog.at_level("INFO"):
+        options = VocabularyOptions(extend=a, size=320, compare_with=(b / "vocab.txt", c), workers=1)
+        make_vocabulary([tmp_path / "text"], out, options)
+    figures = json.loads((out / "vocabulary.json").read_bytes())["vocabularies"]
+    paths = [str(path) for path in (out, a, b / "vocab.txt", c)]
+    assert [name for name in figures if "bert-base" not in name] == paths
+    tokens = [figures[path]["tokens"] for path in paths]
+    assert tokens[1:] == [measure(Tokenizer.load(path), count_stretches([MEDICAL[0]]), 1).tokens for path in (a, b, c)]
+    assert len(set(tokens[1:])) == 3, "the vocabularies can be told apart by their figures"
+    assert f"the new words save {tokens[1] - tokens[0]:,} pieces of" in caplog.text
+
+
 def test_a_vocabulary_too_small_for_the_letters_of_its_text_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     text = tmp_path / "signs.txt"
     text.write_text("".join(chr(0x4E00 + number) for number in range(400)), encoding="utf-8")
-    what = "of the text's pieces are [UNK] to the vocabulary that was trained on it"
+    what = "of the text's words are [UNK] to the vocabulary that was trained on it"
     for size, warned in ((256, True), (640, False)):
         caplog.clear()
         make_vocabulary([text], tmp_path / f"v{size}", VocabularyOptions(size=size, workers=1))
@@ -205,6 +225,29 @@ def test_a_vocabulary_too_small_for_the_letters_of_its_text_is_warned_of(
         options = PrepareOptions(vocabulary_size=size, held_out=0.0, workers=1)
         prepare(text, tmp_path / f"c{size}", options=options)
         assert (what in caplog.text, "with --vocabulary-size" in caplog.text) == (warned, warned)
+
+
+def test_words_too_long_for_bert_are_no_want_of_rows_for_letters(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = tmp_path / "text"
+    text.write_text(MEDICAL[0] + ("ab" * 60 + " ") * 30)
+    make_vocabulary([text], tmp_path / "vocabulary", VocabularyOptions(size=640, workers=1))
+    figures = json.loads((tmp_path / "vocabulary" / "vocabulary.json").read_bytes())["vocabularies"]["vocabulary"]
+    prepare(text, tmp_path / "corpus", options=PrepareOptions(vocabulary_size=640, held_out=0.0, workers=1))
+    assert (figures["unknown"], figures["unknown_share"] > 0.01) == (30, True)
+    assert "more pieces with" not in caplog.text
+
+
+@pytest.mark.parametrize("size", [256, 384, 640])
+def test_words_with_letters_that_have_no_row_are_those_that_are_unknown(size: int) -> None:
+    signs = "".join(chr(0x4E00 + number) for number in range(300))
+    counts = count_words([f"{signs} москва юг юга юга ёж", *MEDICAL], lowercase=True, left_out=Tally())
+    tokenizer = train_vocabulary([f"{signs} москва юг юга юга ёж", *MEDICAL], size)
+    unknown = sum(
+        count for word, count in counts.items() if tokenizer.special.unknown in tokenizer.encode_ids([word])[0]
+    )
+    assert share_without_rows(counts, tokenizer) == unknown / sum(counts.values())
 
 
 def test_the_reference_is_not_compared_with_itself_nor_asked_for(

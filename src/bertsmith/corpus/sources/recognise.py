@@ -84,16 +84,30 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
         kind = ("tsv" if cells == "\t" else "csv") if cells else options.documents
     if isinstance(kind, Unread):
         return kind
-    # A text that is one document needs no lines. A table may have line feeds within its quotes all the same.
-    line, feed, _ = head.partition(b"\n")
-    if kind != "file" and b"\r" in line.removesuffix(b"\r") and (cells or not feed):
-        return Unread(RETURNS_ALONE)
+    # A text that is one document needs no lines.
+    if kind != "file" and b"\r" in head:
+        if not cells and b"\n" not in head:
+            head = _head(path, codec, encoding, LONGEST_LINE)
+        if _returns_alone(head, cells):
+            return Unread(RETURNS_ALONE)
     return Form(kind, codec, encoding, cells)
 
 
 def _head(path: Path, codec: str, encoding: str, most: int) -> bytes:
     with open_text(str(path), codec, encoding) as file:
         return file.read(most).removeprefix(UTF8_MARK)
+
+
+def _returns_alone(head: bytes, cells: str) -> bool:
+    """Whether the lines that a file begins with end in carriage returns alone. cells: see `_table_cells`.
+
+    A table may have both line ends within its quotes, and its rows may end in several carriage returns and a line feed.
+    """
+    if len(cells) > 1:
+        before = re.escape(cells[0].encode(errors="surrogateescape"))
+        head = re.sub(rb'(?:\A|(?<=[\r\n])|(?<=%b))"[^"]*(?:""[^"]*)*"' % before, b"", head)
+    line, feed, _ = head.partition(b"\n")
+    return b"\r" in line.rstrip(b"\r") and bool(cells or not feed)
 
 
 def _damaged_at_once(path: Path, codec: str) -> bool:

@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.sources import python_docs
 from bertsmith.corpus.sources.find import SourceFile, Unread, find_files, recognise
+from bertsmith.corpus.sources.formats import read_documents
 from bertsmith.corpus.sources.kept import PYTHON_DOCS, forget, keep
 from bertsmith.corpus.sources.python_docs import Collection, Docstring
+from bertsmith.rows.lines import Slice
 
 OPTIONS = ReadOptions()
 PLAIN = "Some text that is long enough to be a document.\n"
@@ -90,6 +93,32 @@ def test_lines_that_end_in_carriage_returns_are_refused_with_the_way_out(tmp_pat
         assert kind_of(path, whole, options) == documents
 
 
+@pytest.mark.parametrize("documents", ["line", "blank-line"])
+def test_a_carriage_return_within_a_long_first_line_ends_no_line(tmp_path: Path, documents: Any) -> None:
+    path, options = tmp_path / "a.txt", ReadOptions(documents=documents)
+    long = b"One word after the other. " * 4000
+    assert kind_of(path, long + b"Here\rand there.\nTwo.\n" + long, options) == documents
+    assert kind_of(path, b"Here\rand there. " + long + b"\nTwo.\n", options) == documents
+    assert "carriage returns alone" in kind_of(path, b"Here.\r" + long + b"\rTwo.\r", options)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"id,text\r\r\n1,one\r\r\n2,two\r\r\n",
+        b'"id","the\rlabel",text\n1,a,one\n2,b,two\n',
+        b'id,"the ""true""\rlabel",text\r\n1,a,one\r\n2,b,two\r\n',
+        b'sep=\xa6\n"i\rd"\xa6text\n1\xa6one\n2\xa6two\n',
+    ],
+)
+def test_carriage_returns_of_a_table_that_end_no_row_are_no_reason_to_refuse_it(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    found = recognise(tmp_path / "a.csv", OPTIONS)
+    assert isinstance(found, SourceFile)
+    part = Slice(found.path, found.name, found.kind, cells=found.cells)
+    assert [document.text for document in read_documents(part, OPTIONS, Account())] == ["one", "two"]
+
+
 def test_kinds_are_told_by_content(tmp_path: Path) -> None:
     row = {"id": "1", "url": "u", "title": "T", "text": "T\n\nx"}
     assert kind_of(tmp_path / "any.name", PLAIN.encode()) == "file"
@@ -124,6 +153,9 @@ def _packed(path: Path, content: bytes) -> Path:
         ("a.json", b'\n[{"text": "x"}, {"text": "y"}]', "not one object a line"),
         ("a.txt", b'[\n  {\n    "text": "x"', "not one object a line"),
         ("a.csv", b'id,text\r1,"one\nline"\r2,two\r', "carriage returns"),
+        ("a.csv", b'id,"te\rxt",text\r1,2,"one\nline"\r2,3,two\r', "carriage returns"),
+        ("a.csv", b'id,5",text\r1,6","one\nline"\r2,3,two\r', "carriage returns"),
+        ("a.csv", b'sep=;\rid;text\r1;"one\nline"\r2;two\r', "carriage returns"),
         ("a.jsonl", b'{"text": "x"}\r{"text": "y"}\r', "carriage returns"),
     ],
 )
