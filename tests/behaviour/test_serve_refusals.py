@@ -33,7 +33,7 @@ def served(served_models: dict[str, Path]) -> Iterator[Served]:
             "/models/choices/answers",
             {"rows": [{"text": LONG, "choices": ["a", "b"]}], "truncate": True, "truncation_direction": "left"},
             422,
-            "no beginning to cut instead",
+            "are cut as its folder says",
         ),
         ("/predict", {"inputs": "a"}, 422, "name one in the path, as in /models/labels/predict"),
         ("/models/lables/predict", {"inputs": "a"}, 404, "did you mean 'labels'"),
