@@ -34,7 +34,7 @@ from bertsmith.bench.step.ours import FILLING_PIECE
 from bertsmith.bench.step.plan import GpuSizes, gpu_plan, graph_matches
 from bertsmith.bench.step.run import LADDER
 from bertsmith.bench.step.side import StepSide
-from bertsmith.model import pretraining
+from bertsmith.model import dropout, pretraining
 from bertsmith.model.attention import attend
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
@@ -47,7 +47,7 @@ from bertsmith.training.pretraining.inputs import flop_of
 from bertsmith.training.step import StepSums
 
 UPDATES: dict[str, type[ClippedOptimizer]] = {"AdamW": AdamW, "LAMB": Lamb}
-COUNTED = "block by block, for named rows, GELU with the sum for its bias"
+COUNTED = "block by block, for named rows, GELU with the sum for its bias, dropout by bits"
 """Which graphs and figures a row has; another name where these change."""
 
 
@@ -128,6 +128,7 @@ def _graphs(fields: dict[str, Any], run: Callable[[compiled.CompiledStep], None]
             stack.enter_context(mock.patch.object(module, "back_end", on_the_gpu))
         stack.enter_context(mock.patch.object(compiled, "settle"))
         stack.enter_context(mock.patch.object(pretraining, "_fills", filled))
+        stack.enter_context(mock.patch.object(dropout, "_is_on_gpu", filled))
         return cuda_graphs(compile_and_run)
 
 

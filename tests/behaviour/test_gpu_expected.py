@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from bertsmith.bench.step.plan import GpuSizes
+from bertsmith.model import dropout
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed (it has wheels for Linux alone)"
@@ -39,7 +40,8 @@ def launches(graph: Any) -> int:
     return kernels + graph.products.total() + sum(calls for calls, _ in graph.operators.values())
 
 
-def test_the_counts_of_a_block_and_nothing_left_patched(expected: Any) -> None:
+def test_the_counts_of_a_block_and_nothing_left_patched(expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dropout, "MANY", 1)
     interface = importlib.import_module("torch._dynamo.device_interface").CudaInterface
     watched = [(torch.cuda, "get_device_properties"), (torch.cuda, "current_device"), (interface, "is_available")]
     watched += [(expected.attend, "back_end"), (expected.pretraining, "_fills")]
@@ -59,10 +61,13 @@ def test_the_counts_of_a_block_and_nothing_left_patched(expected: Any) -> None:
     tokens, hidden = case.batches[0].layout.tokens, 64
     assert block.products[tokens, 3 * hidden, hidden, "bfloat16", "vector"] == 1
     assert graphs[3].kernels["gelu_backward_sum_view"][0] == 1, "which sums the gradient of the bias too"
+    assert [graph.operators.get("bertsmith.kept_bits", [0])[0] for graph in graphs] == [1, 0, 2, 0, 0, 0]
+    assert not any(re.search(r"tl\.rand|philox", graph.code) for graph in graphs), "no kernel draws place by place"
     # Of a block, bytes for each number of the hidden states: its input 2, queries, keys and values 6, what attention
-    # gives 2, two sums 8 with masks 2, the first of them normalised 2, the inner map's output and its activation 16.
-    # For each token: a number of each head, a mean and a deviation of each sum. And copies of matrices in bf16.
-    numbers = 38 * tokens * hidden + (4 * 2 + 2 * 2 * 4) * tokens
+    # gives 2, two sums 8 and what was dropped of each a bit, the first of them normalised 2, the inner map's output and
+    # its activation 16. For each token: a number of each head, a mean and a deviation of each sum. And copies of
+    # matrices in bf16.
+    numbers = 36 * tokens * hidden + tokens * hidden // 4 + (4 * 2 + 2 * 2 * 4) * tokens
     assert numbers <= block.kept <= numbers + 2 * 12 * hidden**2 + 1024
     row = {"tokens": tokens, "hidden": hidden, "heads": 2, "attention_dropout": 0.1, "squared_lengths": tokens * 128.0}
     made = expected.summed(row | expected.joined((start, block, heads), (1, 5, 1)))
@@ -124,13 +129,13 @@ def test_rows_of_another_kind_are_not_mixed(expected: Any, tmp_path: Path, field
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("dropout", [0.0, 0.1], ids=["without dropout", "attention dropout"])
+@pytest.mark.parametrize("of_attention", [0.0, 0.1], ids=["without dropout", "attention dropout"])
 def test_the_generated_kernels_compile(
-    expected: Any, dropout: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    expected: Any, of_attention: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     cases = expected.cases(GpuSizes(models=("large",), lengths=(128,)))
-    case = next(each for each in cases if each.attention_dropout == dropout)
+    case = next(each for each in cases if each.attention_dropout == of_attention)
     kernels = dict(generated(expected.loss_graphs(case), tmp_path, monkeypatch))
     assert len(kernels) > 40
     for name, kernel in kernels.items():

@@ -14,6 +14,7 @@ from bertsmith.batches.order import Order
 from bertsmith.batches.packing import fix_shapes
 from bertsmith.batches.shapes import FixedShapes
 from bertsmith.batches.steps import StepBuilder, held_out_batches
+from bertsmith.model.dropout import MANY, add_dropped
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.training.pretrain import pretrain
@@ -132,6 +133,26 @@ def test_three_graphs_a_phase_and_mode_and_no_wait(cuda, dropout):
         evaluate(model, held_out, LETTERS, cuda, compiled)
         assert compiled.compilations == 6 + 6 * number
     assert bool(optimizer.finite)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_hidden_states_lose_the_same_places_in_both_passes(cuda, dtype):
+    """Of many places, which are drawn as bits."""
+    x, down = torch.randn(2, MANY // 256, 256, device=cuda).unbind()
+    y = torch.ones_like(x, dtype=dtype, requires_grad=True)
+    run = torch.compile(add_dropped, fullgraph=True, dynamic=False)
+    torch.manual_seed(5)
+    out = run(torch.zeros_like(x), y, 0.1, True)
+    torch.manual_seed(5)
+    again = run(x, y, 0.1, True)
+    again.backward(down)
+    kept = out > 0
+    torch.testing.assert_close(out, kept * (65536 / (65536 - 6554)))
+    torch.testing.assert_close(again, x + out)
+    torch.testing.assert_close(y.grad, (down * out).to(dtype))
+    deviation = (0.09 / MANY) ** 0.5
+    assert float(kept.float().mean()) == pytest.approx(1 - 6554 / 65536, abs=5 * deviation)
+    assert float((kept[1:] & kept[:-1]).float().mean()) == pytest.approx((1 - 6554 / 65536) ** 2, abs=10 * deviation)
 
 
 @pytest.mark.parametrize(("compute", "close"), [(None, 1e-4), (torch.bfloat16, 3e-2)], ids=["fp32", "bf16"])

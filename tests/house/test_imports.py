@@ -58,6 +58,7 @@ SUB_ROOMS = {
         "attention",
         "copies",
         "embedding_lookup",
+        "dropout",
         "linear",
         "residual",
         "layers",

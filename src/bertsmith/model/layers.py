@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bertsmith.model.attention.attend import attend
 from bertsmith.model.attention.packed import Offsets
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.dropout import dropout
+from bertsmith.model.dropout import dropout
 from bertsmith.model.embedding_lookup import look_up
 from bertsmith.model.linear import Linear, activated, joined_linear
 from bertsmith.model.residual import LayerNorm, add_mapped

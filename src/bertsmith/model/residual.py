@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from bertsmith.model.cpu import kernels
-from bertsmith.model.cpu.dropout import add_dropped
 from bertsmith.model.cpu.library import can_take
 from bertsmith.model.cpu.masks import Dropped
+from bertsmith.model.dropout import add_dropped
 from bertsmith.model.linear import Linear, is_plain
 
 

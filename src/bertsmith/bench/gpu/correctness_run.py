@@ -164,7 +164,8 @@ class Worker:
         giving_one = torch.zeros(hidden, hidden), one, one, nothing
         shown, _ = added(torch.zeros_like(wide, requires_grad=True), narrow, *giving_one)
         mask = shown > 0
-        rate = dropout if self._compiled or self._device.type != "cpu" else threshold_of(dropout) / 65536
+        ours = self._compiled == (self._device.type != "cpu")  # else PyTorch's dropout is taken
+        rate = threshold_of(dropout) / 65536 if ours else dropout
         outs = added(wide, narrow, *values)
         inputs = [each.detach().double().requires_grad_() for each in (wide, narrow, *parameters)]
         x, given, *of_maps = inputs

@@ -1,4 +1,5 @@
-"""Kernels of attention over packed sequences, with or without dropout: forward, and two for backward.
+"""Kernels of attention over packed sequences, with or without dropout: forward, and two for backward. And one that
+draws what dropout of hidden states keeps.
 
 The method is FlashAttention-2's (Dao, 2023): a block of queries walks over the keys of its own sequence with a running
 maximum and sum; backward makes the probabilities again from the saved logarithm of the sum. What is dropped is a pure
@@ -70,6 +71,23 @@ def _kept(seed, dropped, query, key_first, head, LONGEST, HEADS: tl.constexpr, Q
     four = tl.join(tl.join(a, b), tl.join(c, d)).to(tl.uint32, bitcast=True)
     kept = tl.join((four & 0xFFFF) >= dropped, (four >> 16) >= dropped)
     return tl.reshape(kept, (Q, K))
+
+
+@triton.jit
+def _two_bits(draw, dropped):
+    """Whether each of two neighbours is kept, by 16 bits each: the first in the lowest bit."""
+    draw = draw.to(tl.uint32, bitcast=True)
+    return ((draw & 0xFFFF) >= dropped).to(tl.uint32) + ((draw >> 16) >= dropped).to(tl.uint32) * 2
+
+
+@triton.jit
+def kept_bits(out, seed, dropped, COUNT, R: tl.constexpr):
+    """out: uint8[COUNT], which of each eight neighbours are kept, the first in the lowest bit. Programs: COUNT / R."""
+    at = tl.program_id(0) * R + tl.arange(0, R)
+    a, b, c, d = tl.randint4x(tl.load(seed), at, _ROUNDS)
+    low = _two_bits(a, dropped) + _two_bits(b, dropped) * 4
+    high = _two_bits(c, dropped) + _two_bits(d, dropped) * 4
+    tl.store(out + at, (low + high * 16).to(tl.uint8), mask=at < COUNT)
 
 
 @triton.jit

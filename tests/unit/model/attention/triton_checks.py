@@ -15,9 +15,12 @@ import pytest
 import torch
 
 from bertsmith.base.layout import Layout
+from bertsmith.model import dropout as model_dropout
 from bertsmith.model.attention.attend import attend
 from bertsmith.model.attention.packed import Packed
+from bertsmith.model.cpu.masks import scale_of
 from bertsmith.model.triton import attention as triton_attention
+from bertsmith.model.triton.dropout import BLOCK, _kept_bits, can_draw, kept_bits
 
 LENGTHS = [3, 70, 0, 12, 64, 1, 0]
 HEADS, WIDTH = 2, 16
@@ -144,6 +147,56 @@ def in_a_graph() -> None:
     assert torch.equal(qkv.grad, expected)
 
 
+def bits_of_dropout() -> None:
+    """A share of places is kept, each by itself; the same by the same seed, whatever the number of rows."""
+    rows, hidden, dropped = 700, 64, round(0.3 * 65536)
+    torch.manual_seed(1)
+    bits = kept_bits(torch.empty(rows, hidden), dropped)
+    assert (bits.dtype, bits.shape, bits.numel() % BLOCK != 0) == (torch.uint8, (rows, hidden // 8), True)
+    kept = unpacked(bits)
+    share = 1 - dropped / 65536
+    deviation = (share * (1 - share) / rows) ** 0.5
+    assert abs(kept.mean() - share) < 4 * deviation / hidden**0.5
+    assert (kept.mean(0) - share).abs().max() < 4.5 * deviation, "of each of the eight that one draw decides on"
+    scaled = (kept - share) / (share * (1 - share)) ** 0.5
+    for together, draws in ((scaled.T @ scaled / rows, rows), (scaled @ scaled.T / hidden, hidden)):
+        others = together - torch.diag(together.diagonal())
+        assert others.abs().max() < 6 / draws**0.5, "each column and each row by itself"
+    seed, other = torch.tensor([5]), torch.tensor([5 + (1 << 40)])
+    few, more = (_kept_bits(seed, [count, 3], dropped) for count in (40, 700))
+    assert torch.equal(few, more[:40])
+    assert not torch.equal(few, _kept_bits(other, [40, 3], dropped)), "all bits of the seed count"
+    assert unpacked(_kept_bits(seed, [40, 3], 0)).all()
+    assert [can_draw(shape) for shape in ((2, 8), (2, 12), (0, 8), (2**17, 2**17))] == [True, False, False, False]
+    torch.library.opcheck(_kept_bits, (seed, [40, 3], dropped), test_utils=("test_schema", "test_faketensor"))
+
+
+def unpacked(bits: torch.Tensor) -> torch.Tensor:
+    """0 or 1 for each place: [.., 8 x columns]."""
+    return ((bits[..., None].int() >> torch.arange(8)) & 1).flatten(-2).float()
+
+
+def dropout_in_a_graph() -> None:
+    """As dropout in a compiled step on a GPU: out and gradient are dropped in the same places and scaled; what is kept
+    for the backward pass is the bits."""
+    generator = torch.Generator().manual_seed(0)
+    x, down = torch.randn(2, 256, 64, generator=generator).unbind()
+    y = torch.randn(256, 64, generator=generator).half().requires_grad_()
+    compiled = torch.compile(model_dropout.add_dropped, backend="aot_eager", fullgraph=True)
+    many = mock.patch.object(model_dropout, "MANY", x.numel())
+    with many, mock.patch.object(model_dropout, "_is_on_gpu", lambda x: len(x) > 0):
+        torch.manual_seed(3)
+        out = compiled(x, y, 0.1, True)
+    kept = [each for each in out.grad_fn.saved_tensors if each.dtype == torch.uint8]
+    assert [each.shape for each in kept] == [(256, 8)]
+    assert sum(each.numel() for each in out.grad_fn.saved_tensors) == kept[0].numel(), "and nothing else"
+    out.backward(down)
+    factors = unpacked(kept[0]) * scale_of(0.1)
+    assert 0.88 < factors.bool().float().mean() < 0.92
+    assert torch.equal(out, x + y.float() * factors)
+    assert torch.equal(y.grad, (down * factors).half())
+
+
 def compiles(folder: Path) -> None:
     """Each kernel becomes machine code of three generations of cards."""
     import triton
@@ -178,3 +231,10 @@ def compiles(folder: Path) -> None:
             used,
         )
         assert made.asm["ptx"].count("mul.hi") < (100 if drops else 1), "one Philox call for eight keys"
+    signature = {"out": "*u8", "seed": "*i64", "dropped": "i32", "COUNT": "i32", "R": "constexpr"}
+    for generation in (8, 9, 10, 12):
+        source = ASTSource(fn=triton_kernels.kept_bits, signature=signature, constexprs={"R": BLOCK})
+        made = triton.compile(source, target=GPUTarget("cuda", 10 * generation, 32), options={"num_warps": 4})
+        assert made.metadata.shared == 0
+        draws = BLOCK // (4 * 32)
+        assert made.asm["ptx"].count("mul.hi") <= 2 * 7 * draws, "one Philox call, of seven rounds, for eight places"

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.model.cpu.dropout import add_dropped, dropout
 from bertsmith.model.cpu.masks import kept_places, scale_of
+from bertsmith.model.dropout import add_dropped, dropout
 
 SHAPES = st.lists(st.integers(0, 7), min_size=1, max_size=3)
 PROBABILITIES = st.floats(0.01, 0.99)

@@ -16,8 +16,8 @@ from bertsmith.base.layout import Layout
 from bertsmith.model.activations import FUNCTIONS
 from bertsmith.model.attention.blocks import HeadBlocks, block_attention
 from bertsmith.model.cpu import kernels as cpu_kernels
-from bertsmith.model.cpu.dropout import dropout
 from bertsmith.model.cpu.masks import scale_of
+from bertsmith.model.dropout import dropout
 from bertsmith.model.linear import Linear, activated
 from bertsmith.model.losses import cross_entropy_sum
 from bertsmith.model.residual import LayerNorm, add_mapped

@@ -1,4 +1,9 @@
-"""Dropout on a CPU, by the C++ kernels where they are there, else with masks from numpy; PyTorch's own elsewhere."""
+"""Dropout of hidden states: on a CPU by the C++ kernels where they are there, else with masks from numpy; in a compiled
+step on a GPU with masks of ours, one bit a place; PyTorch's own elsewhere.
+
+PyTorch's compiler draws a place by ten rounds of Philox, which give 128 bits, and takes 24 of them: a kernel that sums
+and normalises computes for as long as it waits for memory. It keeps a byte a place for the backward pass, too.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +15,22 @@ from torch.nn import functional
 
 from bertsmith.model.cpu import kernels
 from bertsmith.model.cpu.library import can_take
-from bertsmith.model.cpu.masks import Dropped, kept_places, scale_of
+from bertsmith.model.cpu.masks import Dropped, kept_places, scale_of, threshold_of
+from bertsmith.model.triton.dropout import EIGHT, can_draw, kept_bits
+
+MANY = 1 << 22
+"""Places. Fewer are drawn in less time than the two more kernels take to start, by what an H200 needed for draws."""
 
 
 def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     """x with the probability 0, else scaled: as `torch.nn.functional.dropout`."""
-    if not _is_ours(x, probability, training):
-        return functional.dropout(x, probability, training)
-    if x.ndim > 1 and x.numel() and can_take(x):
-        out: Tensor = _DroppedByKernel.apply(x, Dropped.draw(probability))  # type: ignore[no-untyped-call]
+    out: Tensor
+    if _in_bits(x, probability, training):
+        out = _DroppedInGraph.apply(x, probability)  # type: ignore[no-untyped-call]
+    elif not _is_ours(x, probability, training):
+        out = functional.dropout(x, probability, training)
+    elif x.ndim > 1 and x.numel() and can_take(x):
+        out = _DroppedByKernel.apply(x, Dropped.draw(probability))  # type: ignore[no-untyped-call]
     else:
         out = _Dropped.apply(x, probability)  # type: ignore[no-untyped-call]
     return out
@@ -26,6 +38,8 @@ def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
 
 def add_dropped(x: Tensor, y: Tensor, probability: float, training: bool) -> Tensor:
     """x + dropout(y), in the dtype of x, which is the wider one."""
+    if _in_bits(y, probability, training):
+        return x + dropout(y.to(x.dtype), probability, training)
     if not _is_ours(x, probability, training):
         return x + functional.dropout(y, probability, training)
     out: Tensor = _AddDropped.apply(x, y, probability)  # type: ignore[no-untyped-call]
@@ -34,6 +48,15 @@ def add_dropped(x: Tensor, y: Tensor, probability: float, training: bool) -> Ten
 
 def _is_ours(x: Tensor, probability: float, training: bool) -> bool:
     return training and probability > 0 and x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _in_bits(x: Tensor, probability: float, training: bool) -> bool:
+    compiled = training and probability > 0 and torch.compiler.is_compiling()
+    return compiled and x.numel() >= MANY and _is_on_gpu(x) and can_draw(x.shape)
+
+
+def _is_on_gpu(x: Tensor) -> bool:
+    return x.device.type == "cuda"
 
 
 def _factors(x: Tensor, probability: float) -> Tensor:
@@ -80,3 +103,24 @@ class _AddDropped(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         (factors,) = ctx.saved_tensors
         return gradient, (gradient * factors).to(ctx.dtype), None
+
+
+class _DroppedInGraph(torch.autograd.Function):
+    """Dropout of x [..., H] by bits. Both passes take them apart, each in its own way: of what both compute in the same
+    way, the compiler keeps the result, which is eight times as large."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
+        bits = kept_bits(x, threshold_of(probability))
+        ctx.save_for_backward(bits)
+        ctx.scale = scale_of(probability)
+        places = torch.arange(EIGHT, device=x.device, dtype=torch.uint8)
+        kept = ((bits[..., None] >> places) & 1).view(x.shape)
+        return torch.where(kept > 0, x * ctx.scale, 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (bits,) = ctx.saved_tensors
+        places = torch.arange(EIGHT, device=gradient.device, dtype=torch.uint8)
+        kept = (bits[..., None] & (1 << places)).view(gradient.shape)
+        return torch.where(kept > 0, gradient * ctx.scale, 0.0), None
