@@ -193,3 +193,103 @@ def test_every_file_of_a_checkpoint_has_its_checksum(stopped: Path) -> None:
         known = json.loads((folder / "checksums.json").read_text(encoding="utf-8"))
         assert known.keys() == {each.name for each in folder.iterdir()} - {"checksums.json"}
         assert all(re.fullmatch(r"[0-9a-f]{64}", each) for each in known.values())
+
+
+def resumed_command(folder: Path, capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Status and error output of `pretrain --resume`."""
+    recipe = folder.with_name("recipe.yaml")
+    save_recipe(SAVING, recipe)
+    status = main(["pretrain", str(recipe), "--corpus", str(small_corpus()), "--out", str(folder), "--resume"])
+    return status, capfd.readouterr().err
+
+
+@pytest.mark.parametrize("gone", ["folder", "metrics.jsonl"])
+def test_a_folder_that_is_removed_while_the_run_trains_is_made_anew_and_the_run_can_be_resumed(
+    unbroken: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: pytest.LogCaptureFixture,
+    gone: str,
+) -> None:
+    folder, advance = tmp_path / "run", Trainer._advance
+
+    def advanced(trainer: Trainer, step: Step) -> None:
+        advance(trainer, step)
+        if trainer.position.step == 4:
+            assert trainer.saver._thread is not None
+            trainer.saver._thread.join()
+            os.rename(folder if gone == "folder" else folder / gone, tmp_path / "elsewhere")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_advance", advanced)
+        stopped_after(8, patch, SAVING, folder)
+    assert (
+        "metrics.jsonl was removed or renamed while it was written; it is there again, with all its lines" in said.text
+    )
+    assert ("run.json was removed or renamed while the run trains" in said.text) == (gone == "folder")
+    resumed = pretrain(SAVING, corpus(), folder, resume=True)
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+
+
+def test_a_run_without_its_checkpoints_begins_anew_and_says_so(
+    unbroken: Run, stopped: Path, tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder, ignore=shutil.ignore_patterns("step-*"))
+    resumed = pretrain(SAVING, corpus(), folder, resume=True)
+    assert f"warning: there is no checkpoint in {folder}, so the run begins anew at its first step" in said.text
+    assert figures(resumed) == figures(unbroken)
+
+
+@pytest.mark.parametrize("damage", ["", "{", "null"])
+def test_checkpoints_outlive_their_run_json(
+    unbroken: Run, stopped: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], damage: str
+) -> None:
+    folder, other = tmp_path / "run", tmp_path / "other"
+    shutil.copytree(stopped, folder)
+    (folder / "run.json").write_text(damage, encoding="utf-8")
+    if not damage:
+        (folder / "run.json").unlink()
+    status, message = resumed_command(folder, capfd)
+    assert status == 2
+    assert "give the same command another --out, stop it, and copy the run.json that it wrote" in message
+    with pytest.MonkeyPatch.context() as patch:
+        stopped_after(1, patch, SAVING, other)
+    shutil.copy(other / "run.json", folder)
+    resumed = pretrain(SAVING, corpus(), folder, resume=True)
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+
+
+@pytest.mark.parametrize("damage", ["cut", "emptied", "gone"])
+def test_a_finished_run_whose_model_is_damaged_is_not_called_finished(
+    unbroken: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str], damage: str
+) -> None:
+    run = Run(tmp_path / "run")
+    shutil.copytree(unbroken.folder, run.folder)
+    DAMAGES[damage](run.model / "model.safetensors")
+    status, message = resumed_command(run.folder, capfd)
+    assert status == 2
+    assert "this run is finished, and its model is damaged: " in message
+    assert f"remove {run.model}: the same command then writes it from the last checkpoint" in message
+    shutil.rmtree(run.model)
+    assert resumed_command(run.folder, capfd)[0] == 0
+    assert weights(run) == weights(unbroken)
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "recipe.yaml", "step-00000003/position.json"])
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_what_stands_in_place_of_a_file_is_no_bug(
+    stopped: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, kind: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder)
+    (folder / name).unlink(missing_ok=True)
+    if kind == "folder":
+        (folder / name).mkdir()
+    else:
+        (folder / name).symlink_to(tmp_path / "unmounted" / "file")
+    status, message = resumed_command(folder, capfd)
+    assert "Traceback" not in message
+    assert status == 2 or name in ("recipe.yaml", "step-00000003/position.json")

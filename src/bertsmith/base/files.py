@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
@@ -30,6 +30,7 @@ _DISK_FIXES = {
     errno.ENAMETOOLONG: "choose a shorter name: what is unfinished needs some 40 bytes more than it",
     errno.EIO: "see to the disk: it fails to write; what was finished is intact",
     errno.ESTALE: "see to the shared disk: it was mounted anew or its folder was replaced; then run the command again",
+    errno.EISDIR: "a folder is in the way of this file: move it away, then run the command again",
     errno.EFBIG: "raise the limit on the size of files (ulimit -f), or choose another disk",
 }
 # Where a file in place of an entry would cut the machine's own programs off from a device, or a shell from its output.
@@ -284,6 +285,15 @@ def put_back(parent: Path, name: str | None = None) -> None:
             warn(f"{path} was restored: a command was killed while it replaced it")
 
 
+def open_to_append(path: Path) -> BinaryIO:
+    """A file to append to and to read, unbuffered. Raises BertsmithError where it cannot be opened."""
+    with disk_errors(path):
+        try:
+            return cast(BinaryIO, open(path, "a+b", buffering=0))
+        except FileNotFoundError as error:
+            raise BertsmithError("this is a link to a place that is not there", path, "remove the link") from error
+
+
 class AppendedFile:
     """A file that is appended to, and that may be written and synced from several threads.
 
@@ -294,8 +304,7 @@ class AppendedFile:
         """Raises BertsmithError where the file cannot be opened."""
         self._path, self._waiting, self._refused = path, b"", False
         self._lock = threading.Lock()
-        with disk_errors(path):
-            self._file = open(path, "ab", buffering=0)  # noqa: SIM115  until `close`
+        self._file = open_to_append(path)
 
     def write(self, data: bytes) -> None:
         """Appends data, at once if the disk lets it."""
@@ -323,6 +332,17 @@ class AppendedFile:
             with self._lock:
                 self._put()
             os.fsync(self._file.fileno())
+
+    def restore(self) -> bool:
+        """Makes the file anew, with all that it held, where it was removed or renamed; whether so. Raises as `sync`."""
+        if self._path.exists():
+            return False
+        with self._lock:
+            self._file.seek(0)
+            write_whole(self._path, lambda file: shutil.copyfileobj(self._file, file))
+            self._file.close()
+            self._file = open_to_append(self._path)
+        return True
 
     def close(self) -> None:
         """Puts everything on the disk, and closes the file. Raises as `sync`."""

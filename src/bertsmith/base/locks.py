@@ -56,10 +56,8 @@ def alone_in(folder: Path) -> Iterator[bool]:
 @contextmanager
 def _lock_file(folder: Path) -> Iterator[IO[bytes]]:
     files.make_folder(folder)
-    with files.disk_errors(folder):
-        # Open for reading too, without which NFS gives no shared lock.
-        file = open(folder / LOCK_FILE, "a+b")  # noqa: SIM115  closed below, which releases the lock
-    with file:
+    # Open for reading too, without which NFS gives no shared lock.
+    with files.open_to_append(folder / LOCK_FILE) as file:
         yield file
 
 

@@ -143,7 +143,7 @@ def _tune(asked: Asked, out: Path | None, resume: bool, events: Events) -> Finet
         files_of_rows = {name: _named(each) for name, each in sources.items()}
         recipe = {"task": work.benchmark or kind.kind, "model": str(asked.model), **asked.named, **files_of_rows}
         with opened(run.folder, identity, resume) as started_on:
-            if resume and ranks.by_first(run.is_finished):
+            if resume and ranks.by_first(run.is_finished_and_whole):
                 return _finished(run, work)
             facts = RunFacts(identity, as_yaml(recipe | asdict(settings)), started_on, events)
             try:

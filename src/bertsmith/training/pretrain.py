@@ -91,7 +91,7 @@ def pretrain(
         old = None if work.old is None else checksum_of(work.old)
         agree(lambda: {**settings, **work.identity, "resume": resume, "also_evaluate": old, **code_facts()})
         with opened(run.folder, work.identity, resume) as started_on:
-            if resume and ranks.by_first(run.is_finished):
+            if resume and ranks.by_first(run.is_finished_and_whole):
                 say(f"this run is finished already: {run.model}")
                 return run
             _train(work, run, RunFacts(work.identity, as_yaml(asdict(work.recipe)), started_on, events), resume)

@@ -34,7 +34,7 @@ from bertsmith.training.records.environment import environment
 from bertsmith.training.records.meters import METRICS_FILE, MetricsFile, read_metrics
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.records.trace import Trace
-from bertsmith.training.run_folder import RunFacts, claim, mark_stopped
+from bertsmith.training.run_folder import RunFacts, claim, mark_stopped, restore_claim
 from bertsmith.training.step import Compiled
 
 _KERNELS = "between_products"
@@ -210,6 +210,7 @@ def trainer_of(
         def before() -> None:
             settings.before_saves()
             if metrics:
+                restore_claim(folder, facts)
                 metrics[0].sync()
 
         saver = ends.enter_context(Saver(folder, cadence.keep, cadence.keep_every, before))

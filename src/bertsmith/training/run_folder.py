@@ -28,13 +28,17 @@ from bertsmith.training.checkpoints import Position, step_folders
 from bertsmith.training.records.events import Events
 from bertsmith.training.records.meters import METRICS_FILE, forget_after, read_metrics
 from bertsmith.weights.huggingface import read_config
-from bertsmith.weights.stored import CONFIG_FILE, stored_files
+from bertsmith.weights.stored import CONFIG_FILE, read_tensors, stored_files
 
 MODEL_FOLDER, BEST_FOLDER, TRIALS_FOLDER, RECIPE_FILE = "model", "best", "trials", "recipe.yaml"
 # What a job's script looks for, to start the job again; beside it exit statuses may be those of a scheduler.
 STOPPED_MARK = "stopped"
 RUN_FILE, STARTED_ON, TASK = "run.json", "begun_on", "task"
 _SHOWN, _LONGEST = 8, 40
+# Of a run whose checkpoints may be whole.
+_RUN_FILE_FIX = (
+    "put back a copy of run.json; or give the same command another --out, stop it, and copy the run.json that it wrote"
+)
 _SHAPE = "recipe.model."
 # What earlier versions took for a part of what decides the result, and this one for how it is computed.
 _ONCE_FIXED = {
@@ -71,6 +75,19 @@ class Run:
     def is_finished(self) -> bool:
         """Whether the model was written and the metrics say that the run ended."""
         return bool(self.metrics("end")) and (self.model / "config.json").exists()
+
+    def is_finished_and_whole(self) -> bool:
+        """As `is_finished`. Raises BertsmithError where the finished model's weights cannot be read any more."""
+        if not self.is_finished():
+            return False
+        try:
+            read_tensors(self.model)
+        except BertsmithError as error:
+            fix = f"remove {self.model}: the same command then writes it from the last checkpoint"
+            lost = "put back a copy; the checkpoints of a finished run are removed, so it is not written again"
+            what = f"this run is finished, and its model is damaged: {error.what}"
+            raise BertsmithError(what, error.where, fix if step_folders(self.folder) else lost) from error
+        return True
 
 
 @contextmanager
@@ -111,7 +128,9 @@ def check_free(folder: Path, resume: bool) -> None:
     strays += [name for name in (METRICS_FILE, MODEL_FOLDER, CONFIG_FILE) if (folder / name).exists()]
     if strays:
         what = f"this folder holds {', '.join(strays[:4])} and no run.json, so it is not a run's"
-        raise BertsmithError(what, folder, "choose another --out, or move them away")
+        raise BertsmithError(
+            what, folder, f"choose another --out, or move them away; if it was a run's, {_RUN_FILE_FIX}"
+        )
 
 
 def _check(folder: Path, identity: Mapping[str, Any], resume: bool) -> dict[str, str]:
@@ -149,13 +168,28 @@ def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
         else:
             leftover.unlink(missing_ok=True)
-    files.write_json(folder / RUN_FILE, {**facts.identity, STARTED_ON: dict(facts.started_on)})
-    files.write_text(folder / RECIPE_FILE, facts.recipe)
+    _write_claim(folder, facts)
     done = position.step if position else 0
     known = (done, position.unmeasured, position.pending) if position else (-1,)
     last = forget_after(folder / METRICS_FILE, *known)
-    if last > done:  # after a kill: a run that a signal stops saves first
+    if position is None and last > 0:
+        told = f"what was logged of steps up to {last:,} is dropped"
+        warn(f"there is no checkpoint in {folder}, so the run begins anew at its first step: {told}")
+    elif last > done:  # after a kill: a run that a signal stops saves first
         say(f"the records of the steps after {done:,}, up to {last:,}, are dropped: these steps are taken again")
+
+
+def restore_claim(folder: Path, facts: RunFacts) -> None:
+    """Writes again whose folder this is, where somebody has removed or renamed the folder while the run trains; a
+    checkpoint that is written here then could not be resumed."""
+    if not (folder / RUN_FILE).exists():
+        _write_claim(folder, facts)
+        warn(f"{folder / RUN_FILE} was removed or renamed while the run trains; it is there again")
+
+
+def _write_claim(folder: Path, facts: RunFacts) -> None:
+    files.write_json(folder / RUN_FILE, {**facts.identity, STARTED_ON: dict(facts.started_on)})
+    files.write_text(folder / RECIPE_FILE, facts.recipe)
 
 
 def mark_stopped(folder: Path, why: str) -> None:
@@ -195,10 +229,9 @@ def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:
     if not path.exists():
         check_free(folder, resume=True)
         return {}
-    fix = "remove the run folder and start again"
-    known = files.read_json(path, fix)
+    known = files.read_json(path, _RUN_FILE_FIX)
     if not isinstance(known, dict) or not isinstance(known.get(STARTED_ON, {}), dict):
-        raise BertsmithError("this file does not say what a run belongs to", path, fix)
+        raise BertsmithError("this file does not say what a run belongs to", path, _RUN_FILE_FIX)
     started_on: dict[str, str] = known.pop(STARTED_ON, {})
     for name in _ONCE_FIXED.keys() & known.keys() - identity.keys():
         started_on.setdefault(_ONCE_FIXED[name], str(known.pop(name)))

@@ -86,6 +86,8 @@ def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"kind": "train", "step": 1}\n{"kind": "tra', encoding="utf-8")
     assert read_metrics(path) == [{"kind": "train", "step": 1}]
+    path.write_text('{"kind": "train", "step": 1}\n{"kind": "train", "step": 2}', encoding="utf-8")
+    assert [each["step"] for each in read_metrics(path)] == [1, 2], "the last line lacks its end alone"
     assert read_metrics(tmp_path / "nowhere.jsonl") == []
     for damaged in (b'{"kind": "tr\n', b"\xff\n"):
         path.write_bytes(b'{"kind": "train", "step": 1}\n' + damaged + b'{"kind": "train", "step": 3}\n')

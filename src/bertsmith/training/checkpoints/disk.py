@@ -59,4 +59,4 @@ def tell_disk_need(run: Path, model: nn.Module, kept: Kept, steps: int, keeps_be
 def _size_of_outcome(run: Path) -> int:
     """Bytes of the checkpoints, best weights and model that a run has already."""
     folders = [*run.glob("step-*"), *run.glob("best-*"), run / "model"]
-    return sum(path.stat().st_size for folder in folders if folder.is_dir() for path in folder.rglob("*"))
+    return sum(path.lstat().st_size for folder in folders if folder.is_dir() for path in folder.rglob("*"))

@@ -134,7 +134,7 @@ def drop_checkpoints(run: Path, keep_every: int) -> None:
     """Removes what a finished run needs no more, and says so: step folders that are not kept for good, and best weights
     that no other one refers to."""
     folders = [*step_folders(run), *run.glob("best-*")]
-    sizes = {each: sum(path.stat().st_size for path in each.iterdir()) for each in folders}
+    sizes = {each: sum(path.lstat().st_size for path in each.iterdir()) for each in folders}
     if folders:
         prune(run, step_folder(run, 10**8 - 1), 0, keep_every)
     removed = [each for each in folders if not each.exists()]

@@ -10,10 +10,10 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import torch
 
@@ -146,7 +146,7 @@ class MetricsFile:
         this file. Raises BertsmithError where the disk refuses."""
         path = folder / METRICS_FILE
         self.earlier = read_metrics(path)
-        self._file, self._sinks = AppendedFile(path), sinks
+        self._path, self._file, self._sinks = path, AppendedFile(path), sinks
         with disk_errors(path):
             self._board = Board.open(folder / "tensorboard", first_step)
 
@@ -160,7 +160,12 @@ class MetricsFile:
 
     def sync(self) -> None:
         """Puts what was written so far on the disk, before a checkpoint that builds on it. Raises BertsmithError."""
+        self._restore()
         self._file.sync()
+
+    def _restore(self) -> None:
+        if self._file.restore():
+            warn(f"{self._path} was removed or renamed while it was written; it is there again, with all its lines")
 
     def close(self, failed: bool = False) -> None:
         """Puts everything on the disk. failed: an error ends the run. Raises BertsmithError where the disk refuses."""
@@ -170,6 +175,7 @@ class MetricsFile:
             if self._board is not None:
                 ends.callback(self._board.close)
             ends.callback(self._file.close)
+            ends.callback(self._restore)
 
     def __enter__(self) -> Self:
         return self
@@ -186,12 +192,12 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The whole records of a `metrics.jsonl`; a last line cut short by a crash is left out. Raises BertsmithError for
-    another line that is no record."""
+    """The whole records of a `metrics.jsonl`; a last line cut short by a crash is left out, and one that lacks no more
+    than its end of line is not. Raises BertsmithError for another line that is no record."""
     if not path.exists():
         return []
     with read_errors(path):
-        *lines, _ = path.read_bytes().split(b"\n")
+        *lines, last = path.read_bytes().split(b"\n")
     records = list[dict[str, Any]]()
     for number, line in enumerate(lines, start=1):
         fix = "remove that line, or put the file back from a copy"
@@ -199,11 +205,17 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             found = json.loads(line) if line else None
         except ValueError as error:
             raise BertsmithError(f"line {number} is not JSON ({error})", path, fix) from error
-        if isinstance(found, dict) and isinstance(found.get("kind"), str) and type(found.get("step")) is int:
+        if _is_record(found):
             records.append(found)
         elif line:
             raise BertsmithError(f"line {number} is no record: it has no kind and step", path, fix)
+    with suppress(ValueError):
+        records += filter(_is_record, [json.loads(last)])
     return records
+
+
+def _is_record(found: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(found, dict) and isinstance(found.get("kind"), str) and type(found.get("step")) is int
 
 
 def forget_after(path: Path, step: int, unmeasured: bool = False, pending: int = 0) -> int:
