@@ -106,9 +106,17 @@ def recognise(path: Path, options: ReadOptions) -> SourceFile | Unread:
     form = form_of(path, options)
     if isinstance(form, Unread):
         return form
-    status = path.stat()
-    stamp = f"{status.st_size}:{status.st_mtime_ns}"
-    return SourceFile(str(path), path.name, form.kind, form.codec, status.st_size, stamp, form.encoding, form.cells)
+    size_bytes, stamp = path.stat().st_size, stamp_of(path)
+    return SourceFile(str(path), path.name, form.kind, form.codec, size_bytes, stamp, form.encoding, form.cells)
+
+
+def stamp_of(path: str | Path) -> str:
+    """What changes when a file's content does; "" where there is none any more."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ""
+    return f"{status.st_size}:{status.st_mtime_ns}"
 
 
 def _paths(source: str, passed: Tally, own: Path | None) -> Iterator[tuple[Path, str]]:
