@@ -22,7 +22,7 @@ from bertsmith.rows.lines import Slice
 _ORIGINS = {NAME: "from standard input", PYTHON_DOCS: "the documentation that comes with Python"}
 _SPECIAL = "broken links and special files, skipped"
 _WAYS_OUT = {
-    NOT_A_ROW_A_LINE: "write an object a line, as by: jq -c '.[]' FILE > FILE.jsonl",
+    NOT_A_ROW_A_LINE: "write an object a line, as by: jq -c '.[]' FILE > FILE.jsonl for an array, jq -c . for objects",
     RETURNS_ALONE: r"write line feeds, as by: tr '\r' '\n' < FILE > FILE.new",
 }
 _READ = (
