@@ -18,7 +18,7 @@ from bertsmith.rows.encodings import UTF8_MARK, TranscodedFile
 LONGEST_LINE = 32 << 20
 _UNIVERSAL_LINE = re.compile(rb"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 CUT_OFF = "cut off there"
-"""How what is said of text that is lost, since it is too long, ends."""
+"""The last words of what is counted where text is too long."""
 DAMAGED = "compressed files that are damaged, read up to the damage"
 
 

@@ -208,7 +208,7 @@ class _Lines:
             self._removed.note("sections of references, links and notes", heading.text, 0)
             return
         self._apparatus = None
-        heading.text = tidied(self._inline.text(heading.text))
+        heading.text = tidied(self._inline.text(heading.text).replace("\n", " "))
         if heading.text.rstrip(" :.").casefold() in _APPARATUS:
             self._apparatus = heading.level
             self._removed.note("sections of references, links and notes", heading.text)

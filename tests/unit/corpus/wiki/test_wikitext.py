@@ -71,6 +71,7 @@ def counts(source: str) -> dict[str, int]:
         ("[[صورة:a b.jpg|تصغير|x]] [[Kép:A.SVG]] [[CSI: Miami|CSI]] [[a.jpg]]", "CSI a.jpg"),
         ("{|\n|a\n|} behind\n\n!Kung is", "behind\n!Kung is"),
         ("a\n{|\n|b\n|}\nc", "a\nc"),
+        ("== A<br>B<li> ==\nc", "A B\nc"),
         ("List<String> <y> a</small>", "List<String> <y> a"),
         ("See http://a.b/c_(d) now", "See now"),
         ("two  spaces\u00a0and a\ttab", "two spaces and a tab"),
