@@ -150,6 +150,14 @@ def test_letters_lost_to_another_encoding_are_warned_about(tmp_path: Path, caplo
     assert "iconv" in caplog.text
 
 
+def test_more_held_out_than_trained_on_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    texts = [f"A text of its own with the number {number}." for number in range(50)]
+    (tmp_path / "a.txt").write_text("\n".join([*texts, "Book 6 is longer still, " * 500]))
+    corpus = prepare(tmp_path / "a.txt", tmp_path / "corpus", options=options(documents="line", held_out=0.3))
+    assert corpus.tokens("held_out") > corpus.tokens("train")
+    assert "more text is held out than left to train on" in caplog.text
+
+
 def test_too_few_held_out_documents_are_warned_about(
     source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

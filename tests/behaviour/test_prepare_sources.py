@@ -21,9 +21,12 @@ import zstandard
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
+from bertsmith.corpus import pipeline
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import SPLITS, Corpus, verify
+from bertsmith.corpus.stages.clean import plan_parts
+from bertsmith.rows import lines
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import train_vocabulary
 from made_corpora import balanced
@@ -196,6 +199,32 @@ def poison(folder: Path) -> None:
     )
     cut = gzip.compress(as_jsonl([good[5], *(f"{n} and {n * n}, which is more text." for n in range(2000))]), mtime=0)
     (folder / "zcut.jsonl.gz").write_bytes(cut[: len(cut) // 2])
+
+
+def test_text_that_is_lost_in_long_lines_is_warned_of(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lines, "LONGEST_LINE", 500)
+    (tmp_path / "one.txt").write_text("A line without an end, again and again. " * 50)
+    corpus = prepare(tmp_path / "one.txt", tmp_path / "out", tokenizer=tokenizer, options=options(workers=1))
+    assert corpus.account["counts"]["read"]["bytes"] == 500
+    assert "1 lines longer than 500 B, cut off there: 1.5 kB are lost (one.txt, byte 0); break them" in caplog.text
+
+
+def test_a_source_that_changes_while_it_is_read_is_named(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_bytes(as_jsonl([f"A document of some length, number {n}." for n in range(9)]))
+
+    def plan(*arguments: Any) -> Any:
+        path.write_bytes(path.read_bytes() + as_jsonl(["One document more, which was not there."]))
+        return plan_parts(*arguments)
+
+    monkeypatch.setattr(pipeline, "plan_parts", plan)
+    corpus = prepare(path, tmp_path / "out", tokenizer=tokenizer, options=options(workers=1))
+    assert corpus.account["counts"]["changed"]["files that changed while they were read"]["examples"] == ["one.jsonl"]
+    assert "1 files that changed while they were read (one.jsonl): the corpus may hold parts of both" in caplog.text
 
 
 def test_poison_is_counted_and_named_and_the_rest_goes_on(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -25,7 +25,7 @@ from bertsmith.corpus.filters.searches import Searches, Selection
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.reading import NOT_UTF8
 from bertsmith.corpus.shards import SPLITS, ShardInfo
-from bertsmith.corpus.sources.find import SourceFile
+from bertsmith.corpus.sources.find import SourceFile, stamp_of
 from bertsmith.corpus.sources.unpack import unpack_where_needed
 from bertsmith.corpus.stages.assemble import ShardTask, assemble_shard, plan_shards
 from bertsmith.corpus.stages.clean import TIMES_AS_LONG, CleanTask, clean_again, clean_part, plan_parts
@@ -35,7 +35,7 @@ from bertsmith.corpus.stages.totals import corpus_account, kept_accounts
 from bertsmith.corpus.vocabulary_report import warn_of_letters
 from bertsmith.corpus.wiki.dumps import DAMAGED as DUMP_DAMAGED
 from bertsmith.corpus.wiki.page_time import why_polled
-from bertsmith.rows.lines import DAMAGED
+from bertsmith.rows.lines import CUT_OFF, DAMAGED
 from bertsmith.tokens.bulk_ids import choose_library
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import rounded_size, share_without_rows, train_on_counts
@@ -43,6 +43,7 @@ from bertsmith.tokens.vocabulary import rounded_size, share_without_rows, train_
 Task = TypeVar("Task")
 # Below this, a file of plain text was probably meant as many documents.
 _FEW_DOCUMENTS = 20
+_CHANGED = "files that changed while they were read"
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,10 @@ class Pipeline:
         """All stages. passed: files that were skipped, for the account. Raises BertsmithError."""
         account = Account(changed=passed)
         reading, part_bytes = self._options.reading, self._options.part_bytes
-        found, faults = unpack_where_needed(found, self._work, reading, part_bytes, self._engine)
+        unpacked, faults = unpack_where_needed(found, self._work, reading, part_bytes, self._engine)
         account.changed.add(faults)
-        cleaned = self._clean(found, account)
+        cleaned = self._clean(unpacked, account)
+        self._tell_changed(found, account)
         tokenizer = self._save(tokenizer) if tokenizer else self._train(cleaned)
         library = choose_library(tokenizer)
         tasks, results = self._tokenise(cleaned, tokenizer, library)
@@ -110,15 +112,7 @@ class Pipeline:
         ]
         for kept in kept_accounts(task.folder for task in tasks):
             account.add(Account.from_json(kept))
-        for damage in filter(account.changed.get, (DAMAGED, DUMP_DAMAGED)):
-            entry = account.changed[damage]
-            warn(f"{entry.count:,} {damage} ({', '.join(entry.examples)}); copy them again")
-        if lost := account.changed.get(NOT_UTF8):
-            where = ", ".join(lost.examples)
-            warn(
-                f"{lost.count:,} bytes are not UTF-8 and are lost ({where}); convert text of another encoding "
-                "first, as by: iconv -f LATIN1 -t UTF-8"
-            )
+        _tell_lost(account)
         documents, text_bytes = (sum(result[name] for result in results) for name in ("documents", "bytes"))
         self._refuse_nothing(account, documents)
         whole = fingerprint([task.made_of for task in tasks], account.slow)
@@ -135,6 +129,15 @@ class Pipeline:
         )
         self._refuse_nothing(account, account.documents - account.dropped.count)
         return _Cleaned(tasks, account, text_bytes, part_bytes, selection)
+
+    def _tell_changed(self, found: Sequence[SourceFile], account: Account) -> None:
+        """Counts and names files that are other ones now than when they were found."""
+        for file in found:
+            if not Path(file.path).is_relative_to(self._work) and stamp_of(file.path) != file.stamp:
+                account.changed.note(_CHANGED, example=file.name)
+        if entry := account.changed.get(_CHANGED):
+            where = ", ".join(entry.examples)
+            warn(f"{entry.count:,} {_CHANGED} ({where}): the corpus may hold parts of both; prepare it in a new folder")
 
     def _refuse_nothing(self, account: Account, left: int) -> None:
         """Raises BertsmithError where no document is left."""
@@ -270,6 +273,23 @@ class Pipeline:
         for task, info in zip(tasks, infos, strict=True):
             shards[task.split].append((task.folder, ShardInfo(**info)))
         return shards
+
+
+def _tell_lost(account: Account) -> None:
+    """Warns of text that is lost: counted, but easily overlooked."""
+    for damage in filter(account.changed.get, (DAMAGED, DUMP_DAMAGED)):
+        entry = account.changed[damage]
+        warn(f"{entry.count:,} {damage} ({', '.join(entry.examples)}); copy them again")
+    for what, entry in account.changed.items():
+        if what.endswith(CUT_OFF):
+            where = f"{size(entry.bytes)} are lost ({', '.join(entry.examples)})"
+            warn(f"{entry.count:,} {what}: {where}; break them into shorter ones (plain text as by: fold -s -w 100000)")
+    if lost := account.changed.get(NOT_UTF8):
+        where = ", ".join(lost.examples)
+        warn(
+            f"{lost.count:,} bytes are not UTF-8 and are lost ({where}); convert text of another encoding "
+            "first, as by: iconv -f LATIN1 -t UTF-8"
+        )
 
 
 def other_split(held_out: str, documents: int, rule: DocumentRule) -> str:

@@ -213,7 +213,20 @@ class _Download:
             say(f"  the dump of {day}, verified with the SHA-1 that upstream lists")
             remote = Remote(f"{self._base}/{file.path.format(wiki=wiki, date=day)}", None, "sha1", digest)
             wanted.append(_Wanted(remote, self._folder / name, file.unpack, file.holds))
+            self._tell_others(pattern, name)
         return wanted
+
+    def _tell_others(self, pattern: re.Pattern[str], wanted: str) -> None:
+        """Names other dumps of the wiki in the folder: `prepare` would read all, and what was not finished stays."""
+        for path in sorted(self._folder.iterdir()):
+            name = path.name.removeprefix(".").removesuffix(".part")
+            if name == wanted or not (match := pattern.fullmatch(name)):
+                continue
+            if path.name == name:
+                warn(f"{path} is another dump of this Wikipedia: a `prepare` of the folder reads both")
+            else:
+                what = f"{path}: {size(path.stat().st_size)} of another dump that was not downloaded to its end"
+                warn(f"{what}; finish it with --date {match[1]}, or delete it")
 
 
 def split_mrpc(folder: Path) -> None:

@@ -17,6 +17,8 @@ from bertsmith.rows.encodings import UTF8_MARK, TranscodedFile
 # A longer line is cut off here: one line must fit into a worker's memory several times over.
 LONGEST_LINE = 32 << 20
 _UNIVERSAL_LINE = re.compile(rb"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
+CUT_OFF = "cut off there"
+"""The last words of what is counted where text is too long."""
 DAMAGED = "compressed files that are damaged, read up to the damage"
 
 
@@ -152,7 +154,7 @@ class Lines:
             if rest.endswith(b"\n"):
                 break
         if skipped:
-            what = f"lines longer than {size(LONGEST_LINE)}, cut off there"
+            what = f"lines longer than {size(LONGEST_LINE)}, {CUT_OFF}"
             self._report(Fault(what, 1, skipped, f"{self._part.name}, byte {begin:,}"))
         return skipped
 

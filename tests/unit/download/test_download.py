@@ -59,6 +59,20 @@ def test_a_dump_is_fetched_by_its_date_and_checked_by_upstreams_own_sums(server,
     assert path.read_bytes() == b"mine"
 
 
+def test_older_dumps_in_the_folder_are_named(server, tmp_path, caplog):
+    url, how = server
+    dump_server(how)
+    (tmp_path / "wikipedia").mkdir()
+    older = "dewiki-{}-pages-articles-multistream.xml.bz2"
+    (tmp_path / "wikipedia" / older.format(20250101)).write_bytes(b"BZh")
+    (tmp_path / "wikipedia" / f".{older.format(20250201)}.part").write_bytes(b"BZh")
+    download("wikipedia", tmp_path, DownloadOptions(language="de", url=url), QUICK)
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warned) == 2
+    assert "3 B of another dump that was not downloaded to its end; finish it with --date 20250201" in warned[0]
+    assert f"{older.format(20250101)} is another dump of this Wikipedia" in warned[1]
+
+
 def test_a_dump_with_wrong_bytes_or_not_finished_is_refused(server, tmp_path):
     url, how = server
     dump_server(how)

@@ -22,7 +22,7 @@ from bertsmith.rows.lines import Slice
 _ORIGINS = {NAME: "from standard input", PYTHON_DOCS: "the documentation that comes with Python"}
 _SPECIAL = "broken links and special files, skipped"
 _WAYS_OUT = {
-    NOT_A_ROW_A_LINE: "write an object a line, as by: jq -c '.[]' FILE > FILE.jsonl",
+    NOT_A_ROW_A_LINE: "write an object a line, as by: jq -c '.[]' FILE > FILE.jsonl for an array, jq -c . for objects",
     RETURNS_ALONE: r"write line feeds, as by: tr '\r' '\n' < FILE > FILE.new",
 }
 _READ = (
@@ -106,9 +106,17 @@ def recognise(path: Path, options: ReadOptions) -> SourceFile | Unread:
     form = form_of(path, options)
     if isinstance(form, Unread):
         return form
-    status = path.stat()
-    stamp = f"{status.st_size}:{status.st_mtime_ns}"
-    return SourceFile(str(path), path.name, form.kind, form.codec, status.st_size, stamp, form.encoding, form.cells)
+    size_bytes, stamp = path.stat().st_size, stamp_of(path)
+    return SourceFile(str(path), path.name, form.kind, form.codec, size_bytes, stamp, form.encoding, form.cells)
+
+
+def stamp_of(path: str | Path) -> str:
+    """What changes when a file's content does; "" where there is none any more."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ""
+    return f"{status.st_size}:{status.st_mtime_ns}"
 
 
 def _paths(source: str, passed: Tally, own: Path | None) -> Iterator[tuple[Path, str]]:

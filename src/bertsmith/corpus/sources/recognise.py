@@ -22,6 +22,7 @@ from bertsmith.rows.tables import QUOTE, cells_of, named_separator
 _HEAD = 1 << 16
 _TABLE_NAMES = {".csv": ",;\t|", ".tsv": "\t,;|"}
 _TABLES_BY_CONTENT = ",\t;|"
+_ARCHIVES = (b"PK\x03\x04", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07")
 _ROWS_AT_LEAST = 3
 _ROWS_LOOKED_AT = 20
 NOT_A_ROW_A_LINE = "JSON, but not one object a line"
@@ -64,12 +65,14 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
         return Unread("empty or white space only")
     if head.startswith(parquet.MAGIC):
         return _parquet_form(path, codec, options)
+    if head.startswith(_ARCHIVES) or head[257:262] == b"ustar":
+        return Unread("an archive or office document (unpack it, or give its plain text)")
     if b"\x00" in head:
         return Unread("not text")
     # A dump, or the pages of one that was cut up.
     if start.startswith((b"<mediawiki", b"<page>")) or (start.startswith(b"<?xml") and b"<mediawiki" in head):
         return Form("mediawiki", codec, encoding)
-    if start.startswith((b"<!doctype", b"<html", b"<?xml")):
+    if start.startswith((b"<!doctype", b"<html", b"<?xml", b"{\\rtf", b"%pdf-")):
         return Unread("markup (give its plain text)")
     if _JSON_ARRAY.match(head):
         return Unread(NOT_A_ROW_A_LINE)

@@ -14,7 +14,7 @@ from bertsmith.corpus.documents import Document, ReadOptions, batched
 from bertsmith.corpus.reading import SURROGATES, Reading, no_such_field
 from bertsmith.rows import parquet
 from bertsmith.rows.json_lines import json_rows
-from bertsmith.rows.lines import LONGEST_LINE, Slice, any_line
+from bertsmith.rows.lines import CUT_OFF, LONGEST_LINE, Slice, any_line
 from bertsmith.rows.row import Row
 from bertsmith.rows.tables import row_edges, table_rows
 
@@ -114,7 +114,7 @@ def read_parquet(reading: Reading) -> Iterator[Document]:
         where = f"{name}, row {number:,}"
         reading.account.stream_bytes += len(raw)
         if len(raw) > LONGEST_CELL:
-            what = f"cells longer than {size(LONGEST_CELL)}, cut off there"
+            what = f"cells longer than {size(LONGEST_CELL)}, {CUT_OFF}"
             reading.account.changed.note(what, 1, len(raw) - LONGEST_CELL, where)
             raw = raw[:LONGEST_CELL].decode(errors="ignore").encode()
         yield Document(f"{name}@{row_name}", reading.decode(raw, 0, where))

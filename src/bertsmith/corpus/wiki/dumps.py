@@ -33,6 +33,8 @@ _CHUNK = 1 << 18
 _TAG = re.compile(rb"<(?:/?page|revision)>")
 _LONGEST_TAG = len(b"<revision>")
 _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*?(?:/>|>([^<]*)<)')
+_LANGUAGE = re.compile(r'<mediawiki\b[^>]*\bxml:lang="([\w-]+)"')
+_OF_SEVERAL_SCRIPTS = {"ban", "crh", "gan", "iu", "kk", "ku", "sh", "shi", "sr", "tg", "uz", "wuu", "zh"}
 _REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 _ID = re.compile(rb"<id>\s*(\d+)")
 SLOW = "pages given up because they took too long"
@@ -53,8 +55,8 @@ def dump_edges(file: Slice, part_bytes: int) -> list[int]:
 def read_pages(reading: Reading) -> Iterator[Document]:
     """The articles of a slice as plain text, named file@page-id; every other page is dropped for a named reason."""
     part, account = reading.part, reading.account
-    names = _namespaces(part.path, part.codec)
-    spaces = Spaces(names.get(_FILE, ""), names.get(_CATEGORY, ""))
+    names, language = _wiki(part.path, part.codec)
+    spaces = Spaces(names.get(_FILE, ""), names.get(_CATEGORY, ""), language in _OF_SEVERAL_SCRIPTS)
     with closing(_chunks(reading)) as chunks:
         for raw in _raw_pages(chunks, by_block=part.codec == "bz2"):
             found = _ID.search(raw.data)
@@ -258,9 +260,11 @@ def _read_chunks(part: Slice) -> Iterator[tuple[bool, bytes | None, int]]:
 
 
 @lru_cache(maxsize=64)
-def _namespaces(path: str, codec: str) -> dict[int, str]:
-    """The names of a wiki's namespaces by their numbers, from the head of its dump; as many as are there."""
+def _wiki(path: str, codec: str) -> tuple[dict[int, str], str]:
+    """The names of a wiki's namespaces by their numbers, and its language, as far as the head of its dump tells."""
     chunks = _chunks(Reading(Slice(path, path, "mediawiki", codec), ReadOptions(), Account()))
     _, head, _ = next(chunks, (True, None, 0))
-    found = _NAMESPACE.findall((head or b"").decode(errors="replace"))
-    return {int(key): html.unescape(name) for key, name in found if name}
+    text = (head or b"").decode(errors="replace")
+    names = {int(key): html.unescape(name) for key, name in _NAMESPACE.findall(text) if name}
+    language = _LANGUAGE.search(text)
+    return names, language[1] if language else ""

@@ -1,9 +1,9 @@
 """Markup within a paragraph: links, tags and entities, parsed by mwparserfromhell and walked token by token.
 
-Its nodes are built from these tokens at six times the cost of the tokens, so the tokens are read as they come. Quotes
-of bold and italic text go before, since they never nest. An opening mark without its end makes the parser read the rest
-of the paragraph again, so its work is estimated as their number times the length. A paragraph past the limit is cut at
-sentences; what is past it still is left out: no page can be slow.
+Its nodes are built from these tokens at six times the cost of the tokens, so the tokens are read as they come. An
+opening mark without its end makes the parser read the rest of the paragraph again, so its work is estimated as their
+number times the length. A paragraph past the limit is cut at sentences; what is past it still is left out: no page can
+be slow.
 """
 
 from __future__ import annotations
@@ -22,11 +22,24 @@ from bertsmith.corpus.wiki.page_time import Check
 # Opening marks times characters: about a tenth of a second for a paragraph, and five seconds for a page.
 _MOST_WORK, _MOST_PAGE_WORK = 2_000_000, 50_000_000
 _OPENINGS = ("[", "<", "&", "{{", "://")
-_QUOTES = re.compile(r"'{2,}")
-_LEFT_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+# Tags that MediaWiki or one of its extensions knows; any other is text, as in List<String>.
+_KNOWN_TAGS = (
+    "a abbr b bdi bdo big blockquote body br caption center ce chem cite code col colgroup data dd del dfn div "
+    "dl dt em embed font form gallery graph h1 h2 h3 h4 h5 h6 hiero hr html i iframe imagemap img includeonly "
+    "indicator input ins kbd li link mapframe maplink mark math meta noinclude nowiki ol onlyinclude p poem "
+    "pre q rb ref references rp rt rtc ruby s samp score script section small source span strike strong style "
+    "sub sup syntaxhighlight table tbody td templatedata templatestyles tfoot th thead time timeline tr "
+    "translate tt u ul var wbr"
+)
+_LEFT_TAG = re.compile(rf"</?({_KNOWN_TAGS.replace(' ', '|')})\b[^<>]*>", re.IGNORECASE)
+# Every wiki has names of its own for the namespace of files, and older ones that its dump does not list.
+_MEDIA = re.compile(
+    r"\.(?:jpe?g|png|svg|gif|webp|tiff?|xcf|pdf|djvu|og[agv]|opus|webm|mpe?g|mp[34]|midi?|wav|flac|stl)", re.IGNORECASE
+)
 _LEFT_BRACKETS = re.compile(r"\[\[|\]\]|\{\{+|\}\}+")
 _BORDER = re.compile(r"\[\[|\]\]|[.,;!?] ")
 _PIECE = 2000
+_MARKUP = ("[", "<", "&", "{", "://", "mailto:")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z-]{2,})?|simple")
 # Names that every wiki knows beside its own; the older ones of large wikis.
 _FILES = {"file", "image", "media", "bild", "fichier", "archivo", "imagen", "immagine", "ficheiro", "imagem", "файл"}
@@ -43,10 +56,14 @@ _new_parser: Callable[[], Any] = Parser
 
 @dataclass(frozen=True)
 class Spaces:
-    """The names of a wiki's namespaces for files and categories, "" where they are not known."""
+    """The names of a wiki's namespaces for files and categories, "" where they are not known.
+
+    variants: whether its language is written in several scripts.
+    """
 
     file: str = ""
     category: str = ""
+    variants: bool = False
 
 
 @dataclass
@@ -80,9 +97,7 @@ class Inline:
 
     def text(self, wikitext: str) -> str:
         """Its plain text; MARK stands where something was taken out, a line feed where a tag parts lines."""
-        if "''" in wikitext:
-            wikitext = _QUOTES.sub(self._quotes, wikitext)
-        if "[" not in wikitext and "<" not in wikitext and "&" not in wikitext and "{" not in wikitext:
+        if not any(opening in wikitext for opening in _MARKUP):
             return self._unmarked(wikitext)
         work = sum(map(wikitext.count, _OPENINGS)) * len(wikitext)
         if work > _MOST_WORK and len(pieces := _pieces(wikitext)) > 1:
@@ -125,28 +140,25 @@ class Inline:
         self._removed.note(what, text)
         return MARK
 
-    def _quotes(self, found: re.Match[str]) -> str:
-        """Two quotes are italic, three bold, five both; a fourth, and any past five, is an apostrophe."""
-        count = len(found[0])
-        left = 1 if count == 4 else max(0, count - 5)
-        self._removed.note("bold and italic quotes", found[0][left:])
-        return "'" * left
-
     def _unmarked(self, text: str) -> str:
         """Text without the markup that the parser took for text, since its other half is missing."""
         if "<" in text:
-            text = _LEFT_TAG.sub(lambda found: self._removed.note("tags without their other half", found[0]), text)
+            text = _LEFT_TAG.sub(self._left_tag, text)
         if "[[" in text or "]]" in text or "{{" in text or "}}" in text:
             what = "brackets and braces without their other half"
             text = _LEFT_BRACKETS.sub(lambda found: self._removed.note(what, found[0]), text)
         return text
+
+    def _left_tag(self, found: re.Match[str]) -> str:
+        self._removed.note("tags without their other half", found[0])
+        return "\n" if found[1].lower() in _PARTING else ""
 
     def _link(self, opened: _Open, text: str) -> str:
         target = (opened.held[0] if opened.held else text).strip()
         label = text if opened.held else None
         prefix, colon, rest = target.partition(":")
         space = prefix.strip().casefold() if colon else ""
-        if space in self._files:
+        if space in self._files or (space and ":" not in rest and _MEDIA.fullmatch(rest[rest.rfind(".") :].rstrip())):
             return self._dropped("files and images", target + (label or ""))
         if space in self._categories:
             return self._dropped("categories", target)

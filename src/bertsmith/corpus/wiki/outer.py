@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -26,6 +27,17 @@ _OBJECTS = {
     "tables": "table",
     "embedded objects": "timeline score hiero graph mapframe maplink inputbox templatedata categorytree indicator "
     "templatestyles section includeonly style script dynamicpagelist listing quiz rss charinsert phonos",
+}
+# Blocks of their own, so that what stands before and behind one is never a word together.
+_BLOCKS = {"galleries", "code blocks", "tables"}
+_INLINE = re.compile(r"\binline\b", re.IGNORECASE)
+# Functions of the parser that show what they are given.
+_SHOWING: dict[str, Callable[[str], str]] = {
+    "formatnum": str.strip,
+    "lc": str.lower,
+    "uc": str.upper,
+    "lcfirst": lambda text: text[:1].lower() + text[1:],
+    "ucfirst": lambda text: text[:1].upper() + text[1:],
 }
 _WHAT = {name: what for what, names in _OBJECTS.items() for name in names.split()}
 _TOKEN = re.compile(
@@ -107,6 +119,10 @@ class _Outer:
     def _template(self, inner: list[str]) -> str:
         text = "".join(inner)
         name = text.partition("|")[0].strip()
+        function, _, shown = name.partition(":")
+        if MARK not in name and (show := _SHOWING.get(function.rstrip().lower())):
+            self._removed.note("templates whose text was kept", text)
+            return show(shown.strip())
         if name.startswith("#") or (":" in name and name.partition(":")[0].isupper()):
             self._removed.note("magic words", text)
             return MARK
@@ -141,7 +157,7 @@ class _Outer:
             self._put(html.unescape(source[found.end() : end[0]]).translate(_LITERAL))
         else:
             self._removed.note(_WHAT[name], source[found.start() : end[1]])
-            self._put(MARK)
+            self._put(f"{MARK}\n" if _WHAT[name] in _BLOCKS and not _INLINE.search(found[2]) else MARK)
         return end[1]
 
     def _end_of(self, name: str, position: int) -> tuple[int, int] | None:

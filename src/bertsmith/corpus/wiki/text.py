@@ -21,6 +21,10 @@ __all__ = ["Removed", "Spaces", "plain_text"]
 _TITLE_LINE = "first lines that repeat the title, left out"
 _MAGIC = re.compile(r"__[A-Z]{3,}(?:_[A-Z]+)*__")
 _LIST = "*#:; \t"
+_QUOTES = re.compile(r"('{2,})")
+# In Chinese and some other languages a page is shown in one of several scripts.
+_VARIANTS = re.compile(r"-\{([^{}]*)\}-")
+_RULE_OF_VARIANT = re.compile(r"\s*[a-z]{2,3}(?:-[a-z]+)*\s*:")
 _RULE = re.compile(r"-{4,}")
 # A link may go on over this many lines, as captions of pictures do.
 _MOST_JOINED = 20
@@ -54,7 +58,9 @@ def plain_text(source: str, title: str, spaces: Spaces, removed: Removed, check:
     """
     lines = _Lines(Inline(spaces, removed, check), removed)
     outer = without_outer(source, removed)
-    for line in _joined(_without_tables(outer.split("\n"), removed)):
+    if spaces.variants:
+        outer = _VARIANTS.sub(_one_variant, outer)
+    for line in _joined(_without_quotes(_without_tables(outer.split("\n"), removed), removed)):
         lines.add(line)
     found = lines.ended()
     if found and found[0] == title.strip():
@@ -72,17 +78,63 @@ def _without_tables(lines: list[str], removed: Removed) -> Iterator[str]:
             open_at.append(number)
         elif open_at and start.startswith("|}"):
             spans[open_at.pop()] = number
-    number = 0
+    number, in_rows = 0, False
     while number < len(lines):
+        line = lines[number]
+        start = line.lstrip(" \t:")
         if number in spans:
             last = spans[number]
-            removed.note("tables", "\n".join(lines[number : last + 1]))
+            behind = lines[last].lstrip(" \t:*#").removeprefix("|}")
+            removed.note("tables", "\n".join(lines[number : last + 1]).removesuffix(behind))
             number = last
-        elif lines[number].lstrip(" \t:").startswith(("{|", "|", "!")):
-            removed.note("rows of tables and templates that do not end", lines[number])
+            yield ""
+            yield behind
+        # Text too may begin with an exclamation mark: !Kung is a language.
+        elif start.startswith(("{|", "|")) or (in_rows and start.startswith("!")):
+            removed.note("rows of tables and templates that do not end", line)
+            in_rows = True
         else:
-            yield lines[number]
+            in_rows = in_rows and not start
+            yield line
         number += 1
+
+
+def _without_quotes(lines: Iterator[str], removed: Removed) -> Iterator[str]:
+    """The lines without the quotes of bold and italic text, by MediaWiki's rules."""
+    for line in lines:
+        if "''" not in line:
+            yield line
+            continue
+        parts = _QUOTES.split(line)
+        # Two quotes are italic, three bold, five both; a fourth, and any past five, is an apostrophe.
+        marks = [len(run) if len(run) < 4 else 3 if len(run) == 4 else 5 for run in parts[1::2]]
+        if 3 in marks and all(sum(mark in (kind, 5) for mark in marks) % 2 for kind in (2, 3)):
+            marks[_apostrophe(parts, marks)] = 2
+        for place, mark in enumerate(marks):
+            run = parts[2 * place + 1]
+            parts[2 * place + 1] = run[mark:]
+            removed.note("bold and italic quotes", run[:mark])
+        yield "".join(parts)
+
+
+def _apostrophe(parts: list[str], marks: list[int]) -> int:
+    """Which bold mark is an apostrophe and italic: as in l'''Iliade'' behind a single letter, last behind a space."""
+
+    def rank(place: int) -> int:
+        before = parts[2 * place] + "'" * (len(parts[2 * place + 1]) - 3)
+        return 2 if before.endswith(" ") else 0 if before[-2:-1] == " " else 1
+
+    return min((place for place, mark in enumerate(marks) if mark == 3), key=rank)
+
+
+def _one_variant(found: re.Match[str]) -> str:
+    """What `-{zh-hans:...; zh-hant:...}-` shows, in the first script that it has; "" where it only sets a rule."""
+    flags, bar, rest = found[1].partition("|")
+    text = rest if bar else flags
+    if bar and set(flags.replace(" ", "").upper()) <= set("HT+-;"):
+        return ""
+    rule = None if bar and "R" in flags else _RULE_OF_VARIANT.match(text)
+    return text[rule.end() :].partition(";")[0].strip() if rule else text
 
 
 def _joined(lines: Iterator[str]) -> Iterator[str]:
@@ -156,7 +208,7 @@ class _Lines:
             self._removed.note("sections of references, links and notes", heading.text, 0)
             return
         self._apparatus = None
-        heading.text = tidied(self._inline.text(heading.text))
+        heading.text = tidied(self._inline.text(heading.text).replace("\n", " "))
         if heading.text.rstrip(" :.").casefold() in _APPARATUS:
             self._apparatus = heading.level
             self._removed.note("sections of references, links and notes", heading.text)

@@ -33,7 +33,7 @@ def read(
 ) -> tuple[list[Document], Account]:
     account = Account()
     part = Slice(str(path), path.name, "mediawiki", codec, begin, end)
-    mediawiki._namespaces.cache_clear()
+    mediawiki._wiki.cache_clear()
     return list(read_documents(part, ReadOptions(strict=strict), account)), account
 
 

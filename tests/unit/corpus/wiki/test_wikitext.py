@@ -48,13 +48,32 @@ def counts(source: str) -> dict[str, int]:
         ("{{As of|2014|5|lc=y}} {{frac|3|4}} {{ill|de|Ding}}{{'s}} {{lang-de|[[a|b]]}}", "as of May 2014 3/4 Ding's b"),
         (
             "{{circa|1900}}{{snd}}{{chem|H|2|O}} {{val|1.5|u=m}} {{IPA|[a]}} {{ill|Ding|de|X}}",
-            "c. 1900 – H2O 1.5 [a] Ding",
+            "c. 1900 – H2O 1.5 m [a] Ding",
         ),
         ("{| class=x\n|-\n| a {| b |} \n{|\n| c\n|}\n|}\nText", "Text"),
         ("a __NOTOC__ b\n----\nc", "a b\nc"),
         ("* one\n** two\n# three\n; four : five\n: six", "one\ntwo\nthree\nfour : five\nsix"),
         ("First line\nsecond line\n\nthird", "First line second line\nthird"),
         ("{{{parameter|default}}} a {{#if:x|y}} {{PAGENAME}} b {{DEFAULTSORT:c}}", "a b"),
+        ("{{convert|5|ft|10|in|m}} tall, {{cvt|5|-|10|km|0}}, {{convert|5|mi|1}}", "5 ft 10 in tall, 5–10 km, 5 mi"),
+        ("{{val|3|0.2|e=5|u=m}} {{e|-6}} x{{sup|2}} {{unité|12|km|2}}", "3±0.2×10⁵ m ×10⁻⁶ x² 12 km²"),
+        (
+            "{{GBP|5}} {{US$|7 million|1990}} {{euro}} {{formatnum:1234}} {{uc:a}}{{lc:{{x}}}}",
+            "£5 US$7 million € 1234 A",
+        ),
+        (
+            "{{仮リンク|東京湾|en|X}} {{нп5|A|B|en}} {{нп5|A}} {{s-|XIX|e}} {{date|1|mai|1900}}",
+            "東京湾 B A XIXe siècle 1 mai 1900",
+        ),
+        ("said:{{quote|To be|X}}and left<li>x<li>y", "said:\nTo be\nand left\nx\ny"),
+        ("a<pre>b</pre>c<table>d</table>e<source inline>f</source>g", "a c eg"),
+        ("L'''Iliade'' est\nl'''or''' et\nmany a ''b'''s c", "L'Iliade est lor et many a b's c"),
+        ("[[صورة:a b.jpg|تصغير|x]] [[Kép:A.SVG]] [[CSI: Miami|CSI]] [[a.jpg]]", "CSI a.jpg"),
+        ("{|\n|a\n|} behind\n\n!Kung is", "behind\n!Kung is"),
+        ("a\n{|\n|b\n|}\nc", "a\nc"),
+        ("== A<br>B<li> ==\nc", "A B\nc"),
+        ("List<String> <y> a</small>", "List<String> <y> a"),
+        ("See http://a.b/c_(d) now", "See now"),
         ("two  spaces\u00a0and a\ttab", "two spaces and a tab"),
         ("", ""),
         ("{{only|templates}}\n[[Category:None]]\n* {{x}}, {{y}}", ""),
@@ -62,6 +81,12 @@ def counts(source: str) -> dict[str, int]:
 )
 def test_text_of_markup(source: str, text: str) -> None:
     assert text_of(source) == text
+
+
+def test_one_script_of_several_is_shown_where_the_language_has_them() -> None:
+    source = "-{zh-hans:中国; zh-hant:中國}-的-{T|zh:北京}--{A|zh-cn:软件;zh-tw:軟體}-和-{乾}-隆-{R|zh:y}-"
+    assert plain_text(source, "", Spaces(variants=True), Removed()) == "中国的软件和乾隆zh:y"
+    assert text_of("3-{4-[a]phenyl}-1H") == "3-{4-[a]phenyl}-1H"
 
 
 def test_headings_and_sections() -> None:
@@ -208,6 +233,12 @@ def test_a_paragraph_too_entangled_to_parse_is_left_out_and_the_rest_stays() -> 
     assert counts(source)["paragraphs too entangled to parse"] == 1
     links = "A [[long|very long]] list of [[links]], and more. " * 1500
     assert text_of(links) == ("A very long list of links, and more. " * 1500).strip()
+
+
+def test_white_space_in_a_template_costs_its_length() -> None:
+    started = time.process_time()
+    assert text_of(f"{{{{lang|fr|{' ' * 30_000}x}}}}") == "x"
+    assert time.process_time() - started < 3, "it was quadratic"
 
 
 def test_templates_nested_deeper_than_mediawiki_shows() -> None:
