@@ -76,7 +76,7 @@ def test_each_kind_of_task_has_a_student(name: str, tmp_path: Path) -> None:
     windows = IN_WINDOWS.get(kind, {"windows": True, "window_overlap": 2})
     settings = replace(STILL, **windows)
     bert = made_bert(tmp_path / "bert")
-    teacher = made_teacher(tmp_path / "teacher", bert, train, kind, **windows, max_length=12, epochs=3)
+    teacher = made_teacher(tmp_path / "teacher", bert, train, kind, **windows, max_length=12, epochs=12)
     given: dict[str, Any] = {"task": kind, "train": train, "dev": dev}
     once = replace(settings, max_steps=1)
     bertsmith.distill(teacher, None, tmp_path / "same", **given, settings=once)

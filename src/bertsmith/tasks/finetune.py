@@ -202,7 +202,8 @@ def _identity(work: Work, sources: dict[str, Source]) -> dict[str, Any]:
     rows = {f"{part}_rows": checksum for part, checksum in checksums(sources, work.parts).items()}
     model = model_identity(work.folder, "model")
     taught = {} if work.distilled is None else distilled_identity(work.distilled)
-    return {"task": work.task.kind, **settings, **rows, **model, **taught, "tokenizer": work.tokenizer.sha256}
+    own = {**work.task.identity, "tokenizer": work.tokenizer.sha256}
+    return {"task": work.task.kind, **settings, **rows, **model, **taught, **own}
 
 
 def _named(source: Source) -> str:

@@ -233,8 +233,8 @@ class Task(Answering):
     own choice first; the highest is the best. per_token: the model gives scores for every token, not for every
     sequence. unit_is_sequence: a step of training counts sequences, not records. baseline_name: the best answer that
     does not look at the text. usual_length: the most tokens of a sequence, where the user does not say.
-    always_in_windows: long texts are read in windows without the setting too. counts: training rows of each label, the
-    most frequent first.
+    always_in_windows: long texts are read in windows without the setting too. identity: what a checkpoint of this kind
+    holds that one of an earlier version does not. counts: training rows of each label, the most frequent first.
     """
 
     kind: ClassVar[str]
@@ -246,6 +246,7 @@ class Task(Answering):
     baseline_name: ClassVar[str] = "most frequent label"
     usual_length: ClassVar[int] = 128
     always_in_windows: ClassVar[bool] = False
+    identity: ClassVar[Mapping[str, str]] = {}
     counts: Mapping[str, int] | None = None
 
     @classmethod
@@ -331,6 +332,12 @@ class Task(Answering):
     @abstractmethod
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
         """Every metric, of the model's scores for all sequences (`Runner.scores`)."""
+
+    def start(self, model: nn.Module, fresh: bool) -> None:
+        """Makes a model with weights ready to learn. fresh: its head has random weights."""
+
+    def finish(self, model: nn.Module) -> None:
+        """Makes a model that has learned one that every program reads, which gives the same scores."""
 
     def tuned(self, scores: Floats, examples: Examples) -> Self:
         """The task with what is fitted to the dev rows after training, such as thresholds."""

@@ -35,6 +35,7 @@ def finish(
     if keep != LAST:  # those of the last step are the model's
         load_best(*bests[kept_seed(keep, [best.score for _, best in bests])], model)
     model = without_maps(model)
+    work.task.finish(model)
     device = next(model.parameters()).device
     runner = Runner(device, work.settings.micro_batch_tokens)
     work, tuned = _tuned(work, model.eval(), runner, run.folder / REPORT)

@@ -35,12 +35,14 @@ def build_model(work: Work, device: Device, seed: int) -> nn.Module:
         return work.task.build(config, device.compute)
 
     if work.settings.from_scratch or (work.distilled is not None and work.distilled.shape is not None):
-        model = build(work.config)
+        model, fresh = build(work.config), True
         initialise(model, work.config.initializer_range, stream_key(seed, "from scratch"))
     else:
         heads = (work.task.head,) if work.task.head else ()
-        out = () if work.distilled is not None and work.distilled.as_teacher else heads
+        fresh = work.distilled is None or not work.distilled.as_teacher
+        out = heads if fresh else ()
         model = load_model(build, work.folder, may_be_fresh=(POOLER, *heads), leave_out=out, seed=seed)
+    work.task.start(model, fresh)
     keep_layers(model, work.layers)
     _set_layers(model, work.settings, seed)
     if work.distilled is not None:

@@ -111,6 +111,7 @@ def teaching_of(work: Work, device: Device) -> Teaching | None:
     model = None
     if settings.logits_weight or settings.hidden_weight:
         model = load_model(lambda shape: work.task.build(shape, device.compute), distilled.teacher)
+        work.task.start(model, fresh=False)  # so that a student that starts as its teacher is equal to it, to the bit
         model.to(device.torch_device).requires_grad_(False)
     pairs = layer_pairs(settings.layer_map, len(work.layers), config.num_hidden_layers)
     return Teaching(model, config, pairs, settings)

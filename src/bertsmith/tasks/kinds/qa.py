@@ -141,6 +141,9 @@ class Qa(Task):
         if settings.metric.startswith("best_") and not unanswerable:
             what = f"{settings.metric} is of questions that may have no answer"
             raise BertsmithError(what, "metric", "use f1 or exact_match, or set unanswerable to True")
+        if settings.n_best == 1 and unanswerable:
+            what = "n_best is 1 and a question may have no answer: where [CLS] scores highest, no span is looked at"
+            raise BertsmithError(what, "n_best", "use 2 or more; 20 is usual")
         rules = {name: getattr(settings, name) for name in _WHOLE}
         tunes = unanswerable and settings.null_threshold is None
         return cls(unanswerable, settings.null_threshold or 0.0, tunes, **rules, counts=dict(counts))

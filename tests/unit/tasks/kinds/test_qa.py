@@ -164,3 +164,12 @@ def test_numbers_that_must_be_at_least_one(name):
 
 def test_an_empty_list_of_rows_has_no_answers():
     assert isinstance(Qa().encode([record("")], TOKENIZER, 11), Windows)
+
+
+def test_one_best_is_refused_where_a_question_may_have_no_answer() -> None:
+    """[CLS] would be the only start of a window that is looked at, and no threshold could choose a span."""
+    found = [record("c d", Gold("c", 0)), record("c d")]
+    with pytest.raises(BertsmithError, match="n_best is 1 and a question may have no answer"):
+        Qa.of_records(found, FinetuneSettings(n_best=1))
+    assert Qa.of_records(found[:1], FinetuneSettings(n_best=1)).n_best == 1
+    assert Qa.of_records(found, FinetuneSettings(n_best=2)).n_best == 2
