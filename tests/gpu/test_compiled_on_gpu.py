@@ -36,6 +36,12 @@ def compiler(cuda):
         pytest.skip("steps are not compiled here: Triton is not installed")
 
 
+@pytest.fixture(autouse=True)
+def places(monkeypatch):
+    """Dropout of hidden states is drawn as bits here, as in models of usual sizes."""
+    monkeypatch.setattr("bertsmith.model.dropout.MANY", 1)
+
+
 def made(device, compute, dropout=0.0):
     shape = {"vocab_size": SPECIAL.vocabulary_size, "hidden_size": 128, "num_hidden_layers": 2}
     shape |= {"intermediate_size": 256, "hidden_act": "gelu_pytorch_tanh"}
@@ -90,9 +96,10 @@ def test_it_equals_the_eager_step(cuda, compute, close):
 
 
 @pytest.mark.parametrize(("compute", "close"), [(None, 1e-4), (torch.bfloat16, 1e-2)], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_micro_batches_as_cuda_graphs_are_those_of_single_launches(cuda, compute, close, dropout):
+@pytest.mark.parametrize(("dropout", "many"), [(0.0, 1), (0.1, 1), (0.1, MANY)], ids=["none", "bits", "the compiler's"])
+def test_micro_batches_as_cuda_graphs_are_those_of_single_launches(cuda, compute, close, dropout, many, monkeypatch):
     """Over steps of several micro-batches, each with another seed of dropout."""
+    monkeypatch.setattr("bertsmith.model.dropout.MANY", many)
     builder, _ = phase(64)
     steps, found = [builder.build(number) for number in range(6)], []
     assert all(len(step.micro_batches) > 1 for step in steps)

@@ -1,8 +1,9 @@
 """Dropout of hidden states: on a CPU by the C++ kernels where they are there, else with masks from numpy; in a compiled
 step on a GPU with masks of ours, one bit a place; PyTorch's own elsewhere.
 
-PyTorch's compiler draws a place by ten rounds of Philox, which give 128 bits, and takes 24 of them: a kernel that sums
-and normalises computes for as long as it waits for memory. It keeps a byte a place for the backward pass, too.
+PyTorch's compiler draws a place by ten rounds of Philox, which give 128 bits, and uses 32 of them, so that a kernel that
+sums and normalises seems to compute for longer than it waits for memory (decision 020). It keeps a byte a place for the
+backward pass, too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bertsmith.model.cpu.masks import Dropped, kept_places, scale_of, threshold_
 from bertsmith.model.triton.dropout import EIGHT, can_draw, kept_bits
 
 MANY = 1 << 22
-"""Places. Fewer are drawn in less time than the two more kernels take to start, by what an H200 needed for draws."""
+"""Places. With fewer, the two more kernels are expected to cost about what they save."""
 
 
 def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
@@ -106,8 +107,8 @@ class _AddDropped(torch.autograd.Function):
 
 
 class _DroppedInGraph(torch.autograd.Function):
-    """Dropout of x [..., H] by bits. Both passes take them apart, each in its own way: of what both compute in the same
-    way, the compiler keeps the result, which is eight times as large."""
+    """Dropout of x [..., H] by bits. The two passes unpack them in different ways: if both did it in the same way, the
+    compiler would keep the result, which is eight times as large."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:

@@ -164,7 +164,8 @@ class Worker:
         giving_one = torch.zeros(hidden, hidden), one, one, nothing
         shown, _ = added(torch.zeros_like(wide, requires_grad=True), narrow, *giving_one)
         mask = shown > 0
-        ours = self._compiled == (self._device.type != "cpu")  # else PyTorch's dropout is taken
+        # Else PyTorch's dropout is taken. On a GPU ours is for many places, which `Sizes.hidden` has.
+        ours = self._compiled == (self._device.type != "cpu")
         rate = threshold_of(dropout) / 65536 if ours else dropout
         outs = added(wide, narrow, *values)
         inputs = [each.detach().double().requires_grad_() for each in (wide, narrow, *parameters)]

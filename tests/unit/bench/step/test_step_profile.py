@@ -66,6 +66,7 @@ def test_a_product_with_the_vocabulary_is_the_heads():
         ("backward_of_keys", "attention"),
         ("void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits>", "attention"),
         ("triton_per_fused__to_copy_add_native_dropout_native_layer_norm_2", "dropout with sum and LayerNorm"),
+        ("kept_bits", "dropout with sum and LayerNorm"),
         ("triton_poi_fused_gelu_gelu_backward_5", "GELU"),
         ("triton_red_fused_sum_4", "casts of weights, sums of gradients"),
         ("triton_red_fused__log_softmax_nll_loss_forward_1", HEAD),

@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from bertsmith.base.layout import Layout
 from bertsmith.model import dropout as model_dropout
@@ -195,6 +196,16 @@ def dropout_in_a_graph() -> None:
     assert 0.88 < factors.bool().float().mean() < 0.92
     assert torch.equal(out, x + y.float() * factors)
     assert torch.equal(y.grad, (down * factors).half())
+    # With gradient checkpointing the same bits are drawn again.
+    expected, y.grad = y.grad, None
+
+    def work(y: torch.Tensor) -> torch.Tensor:
+        return checkpoint(model_dropout.add_dropped, x, y, 0.1, True, use_reentrant=False)
+
+    with many, mock.patch.object(model_dropout, "_is_on_gpu", lambda x: len(x) > 0):
+        torch.manual_seed(3)
+        torch.compile(work, backend="aot_eager", fullgraph=True)(y).backward(down)
+    assert torch.equal(y.grad, expected)
 
 
 def compiles(folder: Path) -> None:
