@@ -25,8 +25,8 @@ dropout."""
 MEMORY = 0.80
 """Share of the memory's data-sheet rate, for everything that waits for memory."""
 DRAWS = 2e11
-"""Calls of Philox a second, with what else dropout costs: by the 42 us that attention at 128 took longer with dropout on
-an H200, for 8.4 million."""
+"""Calls of Philox a second, with what else dropout costs: by the 42 us that attention at 128 took longer with dropout
+on an H200, for 8.4 million."""
 LAUNCH_SECONDS = 3e-6
 """The least that a kernel takes on the GPU, its start and end included."""
 HOST_SECONDS = 8e-6

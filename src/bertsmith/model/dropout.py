@@ -1,9 +1,9 @@
 """Dropout of hidden states: on a CPU by the C++ kernels where they are there, else with masks from numpy; in a compiled
 step on a GPU with masks of ours, one bit a place; PyTorch's own elsewhere.
 
-PyTorch's compiler draws a place by ten rounds of Philox, which give 128 bits, and uses 32 of them, so that a kernel that
-sums and normalises seems to compute for longer than it waits for memory (decision 020). It keeps a byte a place for the
-backward pass, too.
+PyTorch's compiler draws a place by ten rounds of Philox, which give 128 bits, and uses 32 of them, so that a kernel
+that sums and normalises seems to compute for longer than it waits for memory (decision 020). It keeps a byte a place
+for the backward pass, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Draws for dropout on a GPU, by a Triton kernel: a bit for each place, eight from one call of Philox.
 
-A compiled step has the draws in its graph as an operator, and the kernels that the compiler generates unpack the bits where they use them.
+A compiled step has the draws in its graph as an operator, and the kernels that the compiler generates unpack the bits
+where they use them.
 """
 
 from __future__ import annotations

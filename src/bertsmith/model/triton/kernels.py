@@ -1,9 +1,10 @@
 """Kernels of attention over packed sequences, with or without dropout: forward, and two for backward; and `kept_bits`,
 which draws what dropout of hidden states keeps.
 
-The method of attention is FlashAttention-2's (Dao, 2023): a block of queries walks over the keys of its own sequence with a running
-maximum and sum; backward makes the probabilities again from the saved logarithm of the sum. What is dropped is a pure
-function of a seed and of (slot, head, key), so that backward drops the same without anything being kept.
+The method of attention is FlashAttention-2's (Dao, 2023): a block of queries walks over the keys of its own sequence
+with a running maximum and sum; backward makes the probabilities again from the saved logarithm of the sum. What is
+dropped is a pure function of a seed and of (slot, head, key), so that backward drops the same without anything being
+kept.
 
 Imported only where Triton is there. Programs of attention: blocks of the longest sequence x N x S, blocks first.
 
@@ -82,7 +83,8 @@ def _two_bits(draw, dropped):
 
 @triton.jit
 def kept_bits(out, seed, dropped, COUNT, R: tl.constexpr):
-    """out: uint8[COUNT], which of each eight neighbours are kept, the first in the lowest bit. Programs: COUNT / R, rounded up."""
+    """out: uint8[COUNT], which of each eight neighbours are kept, the first in the lowest bit. Programs: COUNT / R,
+    rounded up."""
     at = tl.program_id(0) * R + tl.arange(0, R)
     a, b, c, d = tl.randint4x(tl.load(seed), at, _ROUNDS)
     low = _two_bits(a, dropped) + _two_bits(b, dropped) * 4
