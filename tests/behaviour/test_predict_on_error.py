@@ -200,7 +200,7 @@ def test_a_number_that_json_does_not_have_is_not_written(model, tmp_path, work):
 @pytest.mark.parametrize("to", ["csv", "jsonl"])
 def test_an_answer_that_is_not_finite_is_not_written(model, to, tmp_path, monkeypatch):
     (tmp_path / "rows.csv").write_text("text,n\na [MASK],1\n")
-    monkeypatch.setattr(Predictor, "predict", lambda *_: [{"guesses": [], "score": math.inf, "truncated_tokens": 0}])
+    monkeypatch.setattr(Predictor, "answered", lambda *_: [{"guesses": [], "score": math.inf, "truncated_tokens": 0}])
     with pytest.raises(BertsmithError, match="answer to this row holds a number that is not finite") as caught:
         predict_file(model, tmp_path / "rows.csv", tmp_path / f"out.{to}", **CPU)
     assert caught.value.where == f"{tmp_path / 'rows.csv'}:2"

@@ -300,3 +300,57 @@ def test_unknown_columns_and_opposite_flags_are_refused(single: Path, tmp_path: 
 
 def test_an_empty_second_text_is_none(single: Path) -> None:
     assert predictor(single)([{"text": "word1", "text_b": None}]) == predictor(single)(["word1"])
+
+
+@pytest.mark.parametrize("out", ["out.jsonl", "out.csv", "-"])
+@pytest.mark.parametrize("verb", ["predict", "embed"])
+def test_answers_of_rows_without_a_token_are_counted(single, tmp_path, verb, out, capfd) -> None:
+    """A text of control characters alone is answered like any other; in parts, of which two have such a row."""
+    source = tmp_path / "rows.jsonl"
+    texts = ["word1", "\x00\u200b", "word2", "\U0001f600 \u6f22", "word3 \U0001f600", "\x07"]
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    to = out if out == "-" else str(tmp_path / (out if verb == "predict" else out.replace("csv", "npy")))
+    status = main([verb, str(single), str(source), "--out", to, "--part-rows", "2", "--device", "cpu"])
+    told = capfd.readouterr().err.splitlines()
+    assert status == 0
+    assert [line for line in told if line.startswith("warning: ")] == [
+        f"warning: {count} of 6 rows {what}, such as {source}:{line}: their answers say nothing of them"
+        for count, what, line in (
+            (2, "have a text without any token", 2),
+            (1, "hold nothing that the vocabulary knows ([UNK] alone)", 4),
+        )
+    ]
+    assert told[-1] in ("6 rows predicted", "vectors of 6 texts")
+
+
+def test_rows_without_a_token_of_finished_parts_are_counted_too(single, tmp_path, said) -> None:
+    source, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    source.write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in ("\x07", "word1", "\x07")) + '{"text": 1}\n'
+    )
+    with pytest.raises(BertsmithError, match="holds no text"):
+        predict_file(predictor(single), source, out, rows=RowOptions(part_rows=1))
+    assert "without any token" not in said.text
+    done = predict_file(predictor(single), source, out, rows=RowOptions(part_rows=1, resume=True, on_error="skip"))
+    assert done.empty == {"have a text without any token": [2, f"{source}:1"]}
+    assert "warning: 2 of 3 rows have a text without any token" in said.text
+
+
+@pytest.mark.parametrize("out", ["out.jsonl", "-"])
+def test_an_input_that_changes_while_it_is_read_is_told(single, tmp_path, monkeypatch, said, out) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_text('{"text": "word1"}\n' * 4)
+    ours = predictor(single)
+    usual = ours.predict
+
+    def changing(rows):
+        with open(source, "a") as file:
+            file.write('{"text": "word2"}\n')
+        return usual(rows)
+
+    to = out if out == "-" else tmp_path / out
+    predict_file(ours, source, to)
+    assert "was changed" not in said.text
+    monkeypatch.setattr(ours, "predict", changing)
+    predict_file(ours, source, to)
+    assert f"warning: {source} was changed while it was read" in said.text

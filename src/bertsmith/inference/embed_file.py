@@ -16,7 +16,7 @@ from bertsmith.base.files import StrPath
 from bertsmith.base.log import counted, say
 from bertsmith.inference.embed import Embedder, VectorOptions, Vectors, columns_of, record_of
 from bertsmith.inference.parts.folder import Join, joined_lines
-from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, json_text, lines
+from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, empty_rows, json_text, lines
 from bertsmith.inference.parts.run import Job, RowOptions, answer_rows
 from bertsmith.inference.parts.tables import joined_array, joined_tables, table_of
 from bertsmith.inference.parts.workers import Given, Load
@@ -119,16 +119,16 @@ class EmbedWork(PartWork):
 
     def answered(self, rows: list[Named], part: Part, account: Account, report: Report) -> bytes:
         vectors, sequences = self._embedder.embed(rows, self.columns.text)
-        lost = sequences.row_lost_tokens
+        lost, empty = sequences.row_lost_tokens, empty_rows(rows, sequences, self._embedder.tokenizer)
         if self._kind == ".jsonl" and not self._embedder.options.layers:
             answers = list(zip(vectors, lost.tolist(), strict=True))
             written = []
-            for (_, tokens), line in lines(rows, answers, _json_line, report):
-                account.read(tokens)
+            for where, (_, tokens), line in lines(rows, answers, _json_line, report):
+                account.read(where, tokens, empty)
                 written.append(line)
             return "".join(written).encode()
-        for tokens in lost.tolist():
-            account.read(tokens)
+        for (where, _), tokens in zip(rows, lost.tolist(), strict=True):
+            account.read(where, tokens, empty)
         if self._embedder.options.layers:
             places = part.places()
             return "".join(

@@ -93,7 +93,7 @@ def _answers(predictor: Predictor, benchmark: Benchmark, part: str, path: Path) 
     rows = read_rows(path, columns, reader=predictor.reader)
     while some := list(itertools.islice(rows, _ROWS_AT_ONCE)):
         ids += [str(row[columns.id]) for _, row in some if not isinstance(row, str)]
-        answers += [each["number"] if "number" in each else each["label"] for each in predictor.predict(some)]
+        answers += [each["number"] if "number" in each else each["label"] for each in predictor.predict(some)[0]]
     return Predictions(ids, answers)
 
 

@@ -84,7 +84,7 @@ def _told(predictor: Predictor, path: Path, score: MinimalPairsScore) -> Sequenc
     if not rows:
         raise BertsmithError("no rows found", path, "give a file with at least one pair")
     with as_details():
-        answers = predictor.predict(rows)
+        answers, _ = predictor.predict(rows)
     score.truncated_tokens += sum(each["truncated_tokens"] for each in answers)
     found = [each["log_likelihood"] for each in answers]
     good, bad = np.array(found[::2]), np.array(found[1::2])

@@ -14,7 +14,17 @@ from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import counted, say
 from bertsmith.inference.parts.folder import joined_lines
-from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, is_finite, json_text, lines
+from bertsmith.inference.parts.part import (
+    Account,
+    Named,
+    Part,
+    PartWork,
+    check_line,
+    empty_rows,
+    is_finite,
+    json_text,
+    lines,
+)
 from bertsmith.inference.parts.run import Job, RowOptions, answer_rows
 from bertsmith.inference.parts.workers import Given, Load
 from bertsmith.inference.predictor import TRUNCATED, Prediction, Predictor, load_predictor
@@ -88,11 +98,12 @@ class PredictWork(PartWork):
             raise BertsmithError(f"this row has a column '{PREDICTION}' already", where, "rename that column")
 
     def answered(self, rows: list[Named], part: Part, account: Account, report: Report) -> bytes:
-        predictions = self._predictor.predict(rows)
+        predictions, sequences = self._predictor.predict(rows)
+        empty = empty_rows(rows, sequences, self._predictor.tokenizer)
         form = _Csv(self._predictor, part.names, account) if self._to_csv else _json_line
         written = []
-        for prediction, line in lines(rows, predictions, form, report):
-            account.read(prediction[TRUNCATED])
+        for where, prediction, line in lines(rows, predictions, form, report):
+            account.read(where, prediction[TRUNCATED], empty)
             written.append(line)
         return "".join(written).encode()
 

@@ -105,10 +105,11 @@ class Predictor:
         without text, one with two texts where the model takes one, and one without a [MASK] where one is needed; and
         for what is no list of rows, such as a table of pandas.
         """
-        return self.predict(named_rows([rows] if isinstance(rows, str | Mapping) else rows))
+        return self.predict(named_rows([rows] if isinstance(rows, str | Mapping) else rows))[0]
 
-    def predict(self, rows: Iterable[tuple[str, Row | str]]) -> list[Prediction]:
-        """The same for rows that come with their names for messages ("file:line")."""
+    def predict(self, rows: Iterable[tuple[str, Row | str]]) -> tuple[list[Prediction], Sequences]:
+        """The same, with the sequences that were read, for rows that come with their names for messages
+        ("file:line")."""
         records, sequences = self.encoded(rows)
         if sequences.truncated.rows:
             task = self._task
@@ -116,7 +117,7 @@ class Predictor:
             remedy = "; one that is fine-tuned with --windows reads long texts whole" if cuts else ""
             say(f"{sequences.truncation()} (the model reads {self.max_length}{remedy})")
         try:
-            return self.answered(self.outputs(sequences), records, sequences) if records else []
+            return self.answered(self.outputs(sequences), records, sequences) if records else [], sequences
         except NotFiniteError as error:
             raise error.of_rows([record.where for record in records], sequences.rows) from error
 

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
@@ -107,13 +105,8 @@ def read_records(kind: type[Task], sources: Mapping[str, Source], settings: Fine
 
 
 def warn_of_empty(examples: Examples, special: SpecialIds) -> None:
-    """Counts and names rows with a text of which the normaliser leaves nothing, such as one of control characters
-    alone, and rows of which the vocabulary knows nothing, such as emoji alone."""
-    empty, unknown = examples.sequences.empty_rows, examples.sequences.rows_without(special)
-    for found, what in (
-        (empty, "have a text without any token"),
-        (np.setdiff1d(unknown, empty), "hold nothing that the vocabulary knows ([UNK] alone)"),
-    ):
+    """Counts and names rows of which the model reads no token that it knows (`Sequences.empty_rows`)."""
+    for what, found in examples.sequences.empty_rows(special).items():
         if len(found):
             counted = f"{len(found):,} of {len(examples.records):,} {f'{examples.part} rows'.strip()}"
             warn(f"{counted} {what}, such as {examples.records[found[0]].where}", of_all_ranks=True)

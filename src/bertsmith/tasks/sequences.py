@@ -49,6 +49,8 @@ class Fit:
 
 
 USUAL = Fit()
+_NO_TOKEN = "have a text without any token"
+_UNKNOWN = "hold nothing that the vocabulary knows ([UNK] alone)"
 
 
 @dataclass(frozen=True)
@@ -100,17 +102,15 @@ class Sequences:
         """int64[N]: how many tokens of each record no sequence has."""
         return np.bincount(self.rows, self.lost_tokens).astype(np.int64)
 
-    @property
-    def empty_rows(self) -> Ints:
-        """The records with a text that has no token, ascending."""
+    def empty_rows(self, special: SpecialIds) -> dict[str, Ints]:
+        """The records, ascending, with a text of which the normaliser leaves nothing, such as one of control characters
+        alone, and those of which the vocabulary knows nothing, such as emoji alone; each kind by what it is in words.
+        """
         empty = (self.first_segments == 2) | (self.lengths == self.first_segments + 1)
-        return np.unique(self.rows[empty])
-
-    def rows_without(self, special: SpecialIds) -> Ints:
-        """The records of whose texts no token is a known piece, ascending."""
         known = ~np.isin(np.concatenate(self.ids), (special.cls, special.sep, special.unknown))
         counts = np.add.reduceat(known, np.cumsum([0, *self.lengths[:-1]]), dtype=np.int64)
-        return np.flatnonzero(np.bincount(self.rows, counts) == 0)
+        unknown, without = np.flatnonzero(np.bincount(self.rows, counts) == 0), np.unique(self.rows[empty])
+        return {_NO_TOKEN: without, _UNKNOWN: np.setdiff1d(unknown, without)}
 
     @property
     def truncated(self) -> Truncated:

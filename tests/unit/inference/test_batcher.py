@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertsmith.inference.server import batcher
 from bertsmith.inference.server.batcher import Batcher, Compute, Job, Lane, ModelFailed
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.metrics import Metrics
@@ -218,6 +219,23 @@ def test_a_batcher_that_is_closed_drops_what_waits_and_ends_after_its_batch() ->
 
     asyncio.run(ask())
     assert computed == [1]
+
+
+def test_memory_is_given_back_once_after_each_time_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    freed = threading.Semaphore(0)
+    monkeypatch.setattr(batcher, "_IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(batcher, "return_freed_memory", freed.release)
+
+    async def ask() -> None:
+        ours = Batcher(Limits(), Metrics())
+        ours.start([lane := Lane("one", marks, BUDGET)])
+        for _ in range(2):
+            await ours.outputs(lane, sequences_of([4]))
+            assert await asyncio.to_thread(freed.acquire, timeout=60)
+            assert not await asyncio.to_thread(freed.acquire, timeout=0.1)
+        assert ours.close(60)
+
+    asyncio.run(ask())
 
 
 def test_lanes_take_turns() -> None:

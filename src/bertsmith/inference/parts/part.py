@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self, TypeGuard, TypeVar
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import counted
+from bertsmith.base.log import counted, warn
 from bertsmith.tasks.reading.bad_rows import SHOWN, BadRow, Report, in_words, raise_at_once
 from bertsmith.tasks.reading.records import Columns, Row, RowReader, has_lone_surrogate, no_characters
+from bertsmith.tasks.sequences import Sequences
 from bertsmith.tasks.task import NotFiniteError
+from bertsmith.tokens.tokenizer import Tokenizer
 
 Named = tuple[str, Row | str]
 """A row with its name for messages, "file:line"."""
@@ -41,18 +43,22 @@ class Part:
 class Account:
     """What became of rows. rows: answered. truncated_rows, truncated_tokens: how many of them the model read in part,
     and how many of their tokens it did not. skipped: left out because they cannot be used. first_skipped: the first of
-    those, in words. header: the line that a table begins with."""
+    those, in words. empty: in words what is wrong with rows that were answered and hold no token that the model knows,
+    each with how many they are and the name of the first. header: the line that a table begins with."""
 
     rows: int = 0
     truncated_rows: int = 0
     truncated_tokens: int = 0
     skipped: int = 0
     first_skipped: list[str] = field(default_factory=list)
+    empty: dict[str, list[Any]] = field(default_factory=dict)
     header: str = ""
 
-    def read(self, lost_tokens: int) -> None:
-        """Counts a row that was answered, and what of it the model did not read."""
+    def read(self, where: str, lost_tokens: int, empty: Mapping[str, str]) -> None:
+        """Counts a row that was answered, and what of it the model did not read. empty: of `empty_rows`."""
         self.rows += 1
+        if where in empty:
+            self.empty.setdefault(empty[where], [0, where])[0] += 1
         self.truncated_rows += lost_tokens > 0
         self.truncated_tokens += lost_tokens
 
@@ -68,6 +74,11 @@ class Account:
         left = f"; {counted(self.skipped, 'row')} left out"
         return f"{cut if self.truncated_rows else ''}{left if self.skipped else ''}"
 
+    def warn_of_empty(self) -> None:
+        """Says how many answers are of rows without a token that the model knows."""
+        for what, (count, first) in self.empty.items():
+            warn(f"{count:,} of {counted(self.rows, 'row')} {what}, such as {first}: their answers say nothing of them")
+
     def add(self, other: Account) -> None:
         """Adds that of a later part. Raises BertsmithError where its table has another header."""
         if self.header and other.header and self.header != other.header:
@@ -76,6 +87,8 @@ class Account:
         for name in ("rows", "truncated_rows", "truncated_tokens", "skipped"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.first_skipped += other.first_skipped[: SHOWN - len(self.first_skipped)]
+        for what, (count, first) in other.empty.items():
+            self.empty.setdefault(what, [0, first])[0] += count
         self.header = self.header or other.header
 
     def to_json(self) -> dict[str, Any]:
@@ -171,10 +184,17 @@ def is_row(row: Named | BadRow) -> TypeGuard[Named]:
     return not is_bad(row)
 
 
+def empty_rows(rows: list[Named], sequences: Sequences, tokenizer: Tokenizer) -> dict[str, str]:
+    """What is wrong with rows of which the model reads no token that it knows, by their names."""
+    found = sequences.empty_rows(tokenizer.special)
+    return {rows[row][0]: what for what, numbers in found.items() for row in numbers}
+
+
 def lines(
     rows: list[Named], answers: list[T], line: Callable[[str, Row, T], str], report: Report
-) -> Iterator[tuple[T, str]]:
-    """The answers that can be written, with the lines that are written for them; the others are reported."""
+) -> Iterator[tuple[str, T, str]]:
+    """The answers that can be written, with the names of their rows and the lines that are written for them; the others
+    are reported."""
     for (where, row), each in zip(rows, answers, strict=True):
         assert not isinstance(row, str)
         try:
@@ -183,7 +203,7 @@ def lines(
         except BertsmithError as error:
             report(error, row)
         else:
-            yield each, written
+            yield where, each, written
 
 
 def json_text(where: str, value: Any) -> str:

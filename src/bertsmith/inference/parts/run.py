@@ -114,13 +114,18 @@ def answer_rows(job: Job, source: str | Path, out: str | Path, options: RowOptio
     """
     options.check(source, out)
     options = replace(options, part_rows=options.part_rows or job.part_rows)
-    with Progress(job.doing, None, "row") as progress:
+    before = _input_facts(source)
+    with Progress(job.doing, None, "rows") as progress:
         if str(out) != "-":
-            return _into_file(job, source, Path(out), options, progress)
-        work = job.load(job.device)
-        done = stream(work, source, options.part_rows, options.on_error, progress)
-        _check_some(done, source, work.reader)
-        return done
+            done = _into_file(job, source, Path(out), options, progress)
+        else:
+            work = job.load(job.device)
+            done = stream(work, source, options.part_rows, options.on_error, progress)
+            _check_some(done, source, work.reader)
+    if not is_pipe(source) and _input_facts(source) != before:
+        warn(f"{source} was changed while it was read: what was written may not be of the rows that it has now")
+    done.warn_of_empty()
+    return done
 
 
 def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, progress: Progress) -> Account:

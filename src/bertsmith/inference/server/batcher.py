@@ -19,9 +19,11 @@ import numpy as np
 
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.refusals import Refusal, overloaded
+from bertsmith.model.cpu.allocator import return_freed_memory
 from bertsmith.tasks.sequences import Sequences
 
 Compute = Callable[[Sequences], Sequence[Any]]
+_IDLE_SECONDS = 2.0  # without a job, after which memory that was freed is given back to the system
 _BATCH_SECONDS = 1.0
 """Where a batch of the whole budget takes longer than this, it is made smaller: who comes while one is computed waits
 for all of it."""
@@ -227,17 +229,19 @@ class Batcher:
                 lane.remove(job)
 
     def _work(self) -> None:
-        turn = 0
+        turn, has_freed = 0, False
         while True:
             with self._changed:
                 while not any(lane.waiting for lane in self.lanes):
                     if self._closed:
                         return
-                    self._changed.wait()
+                    if not self._changed.wait(_IDLE_SECONDS if has_freed else None):
+                        return_freed_memory()
+                        has_freed = False
                 order = (self.lanes[(turn + step) % len(self.lanes)] for step in range(len(self.lanes)))
                 lane = next(each for each in order if each.waiting)
                 turn = self.lanes.index(lane) + 1
-                parts = lane.take()
+                parts, has_freed = lane.take(), True
             try:
                 for part in parts:
                     if part.start == 0:
