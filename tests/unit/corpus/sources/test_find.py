@@ -145,7 +145,7 @@ def _packed(path: Path, content: bytes) -> Path:
         ("a.txt", b" \n\t", "empty"),
         ("a.txt", PLAIN.encode("utf-16-le"), "not text"),
         ("a.png", b"\x89PNG\x00\x00", "not text"),
-        ("a.tar.gz", gzip.compress(b"a.txt".ljust(257, b"\0") + b"ustar\0" + b"0" * 249), "an archive"),
+        ("a.tar.gz", gzip.compress(b"a.txt".ljust(257, b"\0") + b"ustar\0" + b"0" * 249, mtime=0), "an archive"),
         ("a.docx", b"PK\x03\x04\x14\x00\x06\x00", "office document"),
         ("a.rtf", rb"{\rtf1\ansi A text.}", "markup"),
         ("a.pdf", b"%PDF-1.4\n1 0 obj\n", "markup"),
