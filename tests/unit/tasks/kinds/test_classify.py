@@ -309,3 +309,10 @@ def test_classes_that_a_person_takes_for_one_are_named(said: pytest.LogCaptureFi
     class_names(["yes", "no", "007", "7"], "rows.csv", many=False)
     class_names(labels, "rows.csv", many=False, given=",".join(labels))
     assert "alone" not in said.text, "the user has named them one by one"
+
+
+def test_the_log_lists_forty_labels() -> None:
+    names = [f"c{number}" for number in range(100)]
+    found = [Record("a", None, name, f"row {number}") for number, name in enumerate(names)]
+    (line,) = Classify.of_records(found, FinetuneSettings(many_labels=True)).description()
+    assert line.endswith(", c38 1, c39 1 and 60 more")
