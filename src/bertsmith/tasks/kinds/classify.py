@@ -26,6 +26,7 @@ from bertsmith.tasks.kinds.pooled import (
     Classifier,
     config_labels,
     fitted_number,
+    listed,
     names_of_config,
     places_of,
     said_of,
@@ -255,17 +256,17 @@ class Classify(Task):
 
     def description(self) -> list[str]:
         counts = self.counts or {}
-        lines = ["train rows by label: " + ", ".join(f"{name} {count:,}" for name, count in counts.items())]
+        lines = ["train rows by label: " + listed({name: f"{count:,}" for name, count in counts.items()})]
         if self.positive is not None:
             rule = "the one that sorts last of the two, unless --positive names the other"
             lines.append(f"binary_f1 is that of the label '{self.positive}' ({rule})")
         if self.rarity.weights is not None:
             weights = zip(self.names, self.rarity.weights, strict=True)
-            lines.append("class weights: " + ", ".join(f"{name} {weight:.3g}" for name, weight in weights))
+            lines.append("class weights: " + listed({name: f"{weight:.3g}" for name, weight in weights}))
         if self.sampling != "natural":
             found = np.array([counts.get(name, 0) for name in self.names])
             shares = zip(self.names, quotas(found, int(found.sum()), self.sampling), strict=True)
-            lines.append("rows of an epoch by label: " + ", ".join(f"{name} {share:,}" for name, share in shares))
+            lines.append("rows of an epoch by label: " + listed({name: f"{share:,}" for name, share in shares}))
         if self.negative is not None:
             lines.append(f"micro_f1 is over all labels but '{self.negative}'")
         return lines

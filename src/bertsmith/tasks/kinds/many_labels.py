@@ -27,6 +27,7 @@ from bertsmith.tasks.kinds.pooled import (
     Classifier,
     config_labels,
     fitted_number,
+    listed,
     names_of_config,
     places_of,
     truths_of,
@@ -236,12 +237,12 @@ class ManyLabels(Task):
 
     def description(self) -> list[str]:
         counts = self.counts or {}
-        lines = ["train rows by label: " + ", ".join(f"{name} {count:,}" for name, count in counts.items())]
+        lines = ["train rows by label: " + listed({name: f"{count:,}" for name, count in counts.items()})]
         lines.append(f"rows have any number of labels, {sum(counts.values()) / max(1, self.rows):.2f} on average")
         if self.rarity.weights is not None:
             sides = zip(self.names, self.rarity.weights, strict=True)
-            found = (f"{name} {side[0]:.3g}/{side[1]:.3g}" for name, side in sides if isinstance(side, tuple))
-            lines.append("weights of a label's absence/presence: " + ", ".join(found))
+            found = {name: f"{side[0]:.3g}/{side[1]:.3g}" for name, side in sides if isinstance(side, tuple)}
+            lines.append("weights of a label's absence/presence: " + listed(found))
         if self.sampling != "natural":
             lines.append(f"{self.sampling} sampling counts a row as one of its rarest label")
         return lines

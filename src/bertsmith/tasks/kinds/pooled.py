@@ -25,6 +25,7 @@ from bertsmith.tasks.task import Examples
 
 SINGLE, SEVERAL = "single_label_classification", "multi_label_classification"
 _SHOWN = 8
+_LISTED = 40
 
 
 class Classifier(nn.Module):
@@ -75,6 +76,12 @@ def names_of_config(config: Mapping[str, Any]) -> list[str]:
         what = f"{count} classes of this model have the name '{name}' (id2label)"
         raise BertsmithError(what, "config.json", "give every class a name of its own, in id2label and in label2id")
     return names
+
+
+def listed(figures: Mapping[str, str]) -> str:
+    """A figure of each label, for a line of the log: of many labels those that come first."""
+    shown = [f"{name} {figure}" for name, figure in list(figures.items())[:_LISTED]]
+    return ", ".join(shown) + (f" and {len(figures) - _LISTED:,} more" if len(figures) > _LISTED else "")
 
 
 def places_of(labels: Sequence[tuple[str, str]], places: Mapping[str, int]) -> list[int]:

@@ -171,9 +171,9 @@ class Regress(Task):
 
 def _number(label: str) -> float:
     try:
-        number = float(label)
+        number = float(label.replace("_", " "))  # Python takes 1_000 for a thousand
     except ValueError:
-        raise ValueError(f"the label '{label}' is not a number") from None
+        raise ValueError(f"the label '{label}' is not a number such as 1234.5") from None
     if not math.isfinite(number):
         raise ValueError(f"the label '{label}' is not a finite number")
     if abs(number) > _LARGEST:

@@ -263,8 +263,9 @@ def _named(rows: Iterable[tuple[str, list[str], bytes]], file: _File, report: Re
         blank.clear()
         if not names:
             names = cells if file.form.header else [str(number) for number in range(1, len(cells) + 1)]
-            if len(set(names)) < len(names):
-                raise BertsmithError("two columns have one name", where, "give every column a name of its own")
+            if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
+                what = f"two columns have one name, '{twice}'"
+                raise BertsmithError(what, where, "give every column a name of its own")
             if file.form.header:
                 continue
         if len(cells) == len(names):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ _WHOLE = re.compile(r"[+]?(?P<number>-?(0|[1-9][0-9]*))(\.0*)?")
 _LETTER = re.compile("[A-Z]")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)")
 _ROWS_TO_TELL_IDS = 10
+_SHOWN = 4
 _FRACTION = re.compile(r"[+-]?[0-9]*\.[0-9]+")
 
 
@@ -87,8 +89,21 @@ def class_names(labels: Iterable[str], where: str, many: bool, given: str | None
         found = f"numbers with fractions, such as {fractions[0]}" if fractions else f"{len(names):,} different labels"
         fix = "check --columns.label; if they really are classes, add --many-labels"
         raise BertsmithError(f"the labels are {found}, which do not look like classes", where, fix)
+    _warn_of_alike(names)
     numbers = all(_WHOLE.fullmatch(name) for name in names)
     return sorted(names, key=(lambda name: (int(name), name)) if numbers else None)
+
+
+def _warn_of_alike(names: Iterable[str]) -> None:
+    """Names classes that a person would take for one."""
+    alike: dict[str, list[str]] = {}
+    for name in sorted(names):
+        alike.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+    found = [" and ".join(map(repr, those)) for those in alike.values() if len(those) > 1]
+    if found:
+        more = f"; and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
+        what = "labels that differ by case, white space or Unicode form alone are classes of their own"
+        warn(f"{what}: {', '.join(found[:_SHOWN])}{more}; write them alike if they mean the same", of_all_ranks=True)
 
 
 def refuse_ids(labels: Sequence[str], where: str) -> None:

@@ -34,6 +34,8 @@ _USUAL = "a usual name of it"
 # Whole numbers with more values than this may be classes or amounts.
 _MOST_NUMBERED = 20
 _WITH_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
+# 1,370 or 0.5, with a currency before or behind it, or in percent.
+_AMOUNT = re.compile(r"[+-]?[$€£¥]? ?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\.[0-9]+)? ?[$€£¥%]?")
 _SEPARATORS = "|;,/"
 
 
@@ -108,6 +110,10 @@ def kind_of_labels(table: Table, label: str) -> tuple[str, str]:
     if all(_WITH_COMMA.fullmatch(value) for value in shape.counts):
         what = "the labels look like numbers with a decimal comma"
         raise table.refusal(what, [label], "label", fix="write them with a point, or name the task classify")
+    amounts = all(value in numbers or _AMOUNT.fullmatch(value) for value in shape.counts)
+    if amounts and len(numbers) < len(shape.counts) and count > _MOST_NUMBERED:
+        what = "the labels look like amounts with a currency, in percent or with commas between thousands"
+        raise table.refusal(what, [label], "label", fix="write them as plain numbers, or name the task classify")
     texts = shape.counts if shape.holds != "number" else ()
     mark = next((each for each in _SEPARATORS if _are_joined(texts, each)), None)
     joined = "" if mark is None else f"; if they are several, joined: --columns.label-separator '{mark}'"

@@ -299,3 +299,20 @@ def test_a_class_that_no_training_row_has_is_neither_weighed_nor_drawn(sampling,
     assert any(f"rows of an epoch by label: {drawn}" in line for line in task.description())
     those = of_dev(task, records("a", "b", "b", "b"), "train")
     assert len(task.order(those, 0, 1)) == 4
+
+
+def test_classes_that_a_person_takes_for_one_are_named(said: pytest.LogCaptureFixture) -> None:
+    labels = ["Yes", "yes", "no", "No  way", "no way", "caf\u00e9", "cafe\u0301"]
+    assert len(class_names(labels, "rows.csv", many=False)) == 7, "they are kept as the user has them"
+    assert "'No  way' and 'no way', 'Yes' and 'yes', 'caf" in said.text
+    said.clear()
+    class_names(["yes", "no", "007", "7"], "rows.csv", many=False)
+    class_names(labels, "rows.csv", many=False, given=",".join(labels))
+    assert "alone" not in said.text, "the user has named them one by one"
+
+
+def test_the_log_lists_forty_labels() -> None:
+    names = [f"c{number}" for number in range(100)]
+    found = [Record("a", None, name, f"row {number}") for number, name in enumerate(names)]
+    (line,) = Classify.of_records(found, FinetuneSettings(many_labels=True)).description()
+    assert line.endswith(", c38 1, c39 1 and 60 more")

@@ -229,6 +229,7 @@ def test_columns_that_the_user_named_are_kept():
             "classify or regress",
         ),
         (table(text=SENTENCES, label=["1,5", "2,0"]), "a decimal comma", ["'label' (1,5, 2,0)"], "with a point"),
+        (table(text=SENTENCES, label=["5%", *(f"${n},500.5" for n in range(30))]), "amounts", ["'label'"], "plain"),
         (table(text=SENTENCES, label=[{"a": 1}]), "holds no labels", ["'label'"], "--columns.label"),
         (table(text=SENTENCES, label=[None]), "holds no labels", ["'label' (empty)"], "--columns.label"),
     ],

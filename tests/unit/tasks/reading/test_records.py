@@ -170,7 +170,7 @@ def test_half_a_surrogate_pair_is_named_by_row_and_column(tmp_path, column):
         ("rows.csv", "text,labels\na,b\n", "no column 'label'", 2),
         ("rows.csv", "text,label\na,b\nc,d,e\n", "has 3 fields and the first one has 2", 3),
         ("rows.csv", 'text,label\n"a,b\nc,d\n', "cannot be read", 2),
-        ("rows.csv", "text,text\na,b\n", "two columns have one name", 1),
+        ("rows.csv", "text,text\na,b\n", "two columns have one name, 'text'", 1),
         ("rows.jsonl", '{"text": "a", "label": "b"}\n{"text"\n', "not JSON", 2),
         ("rows.jsonl", '{"text": "a", "label": "b"}\n[1]\n', "not a JSON object", 2),
         ("rows.csv", b"text,label\na,b\nM\xfcller,c\n", "not UTF-8", 3),
