@@ -27,6 +27,7 @@ from bertsmith.model.encoder import Encoder
 from bertsmith.model.linear import Linear
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.tasks.kinds.pooled import names_of_config
+from bertsmith.tasks.reading.labels import warn_of_alike
 from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.report.tags import Tagged, write_tag_report
 from bertsmith.tasks.scoring.entities import Agreement, Span, agreement_by_type, entity_metrics, table
@@ -117,6 +118,7 @@ class Tag(Task):
     def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:
         cls.check_labels(records, settings)
         counts = Counter(span.label for record in records for span in record.label)
+        warn_of_alike(counts)
         names = (OUTSIDE, *(f"{letter}-{label}" for label in sorted(counts) for letter in (BIO.first, BIO.middle)))
         tagged = [record.tags for record in map(_tagged, records) if record.tags is not None]
         scheme = scheme_of(tagged) if tagged else None

@@ -89,13 +89,13 @@ def class_names(labels: Iterable[str], where: str, many: bool, given: str | None
         found = f"numbers with fractions, such as {fractions[0]}" if fractions else f"{len(names):,} different labels"
         fix = "check --columns.label; if they really are classes, add --many-labels"
         raise BertsmithError(f"the labels are {found}, which do not look like classes", where, fix)
-    _warn_of_alike(names)
+    warn_of_alike(names)
     numbers = all(_WHOLE.fullmatch(name) for name in names)
     return sorted(names, key=(lambda name: (int(name), name)) if numbers else None)
 
 
-def _warn_of_alike(names: Iterable[str]) -> None:
-    """Names classes that a person would take for one."""
+def warn_of_alike(names: Iterable[str]) -> None:
+    """Names classes, or types of entities, that a person would take for one."""
     alike: dict[str, list[str]] = {}
     for name in sorted(names):
         alike.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)

@@ -259,3 +259,8 @@ def test_the_loss_is_the_sum_over_labelled_words() -> None:
     expected = torch.nn.functional.cross_entropy(model(inputs), targets, reduction="sum")
     assert float(found.loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
     assert int(found.count) == 6
+
+
+def test_types_that_differ_by_case_are_named(said: pytest.LogCaptureFixture) -> None:
+    task_of([{"tokens": ["a", "b"], "tags": ["B-Person", "B-person"]}])
+    assert "are classes of their own: 'Person' and 'person'" in said.text
