@@ -24,7 +24,7 @@ import torch.multiprocessing as mp
 from bertsmith.base import ranks as of_ranks
 from bertsmith.base.ranks.shared_stop import SharedStop
 from bertsmith.base.stopping import StoppedAfterSaving
-from bertsmith.batches.order import DrawnShard, Order
+from bertsmith.batches.epochs import DrawnShard, Epochs
 from bertsmith.bench.batches.cases import sequence_hashes
 from bertsmith.corpus.shards import Corpus
 from bertsmith.recipes.loader import load_recipe
@@ -105,7 +105,7 @@ def blocks_drawing(epoch: int, patch: pytest.MonkeyPatch) -> list[int]:
     """Has this process send itself SIGTERM when it draws a shard of an epoch while the run waits for its index, which
     then comes no further until nobody waits for it. Gives a list that grows with each wait."""
     waits: list[int] = []
-    wait, draw = SharedStop.wait, Order.draw
+    wait, draw = SharedStop.wait, Epochs.draw
 
     def until(condition: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + 120
@@ -117,15 +117,15 @@ def blocks_drawing(epoch: int, patch: pytest.MonkeyPatch) -> list[int]:
         waits.append(1)
         return wait(stop, ready)
 
-    def drawn(order: Order, number: int, shard: int) -> DrawnShard:
-        if order.split == "train" and number == epoch and order.ahead is not None:
+    def drawn(epochs: Epochs, number: int, shard: int) -> DrawnShard:
+        if epochs.split == "train" and number == epoch:
             until(lambda: len(waits) > epoch, "the run does not wait for the index")
             os.kill(os.getpid(), signal.SIGTERM)
-            until(order.ahead._closing.is_set, "the signal does not end the wait")
-        return draw(order, number, shard)
+            until(epochs.closing.is_set, "the signal does not end the wait")
+        return draw(epochs, number, shard)
 
     patch.setattr(SharedStop, "wait", waited)
-    patch.setattr(Order, "draw", drawn)
+    patch.setattr(Epochs, "draw", drawn)
     return waits
 
 

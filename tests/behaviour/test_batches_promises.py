@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
@@ -32,7 +33,7 @@ def run(
     budget: int = 700,
     workers: int = 0,
 ) -> list[Step]:
-    order = Order(source, seed=9, phase=1, sequence_length=64)
+    order = Order(Epochs(source, seed=9, phase=1, sequence_length=64))
     with Loader(
         order,
         global_batch=BATCH,
@@ -77,7 +78,7 @@ def source() -> MemorySource:
 @pytest.fixture(scope="module")
 def expected(source: MemorySource) -> list[Counter[tuple[object, ...]]]:
     steps = run(source)
-    order = Order(source, seed=9, phase=1, sequence_length=64)
+    order = Order(Epochs(source, seed=9, phase=1, sequence_length=64))
     assert order.epoch_start(1) % BATCH, "a step straddles two epochs"
     assert order.epoch_start(2) < STEPS * BATCH, "the run has more than two epochs"
     return content(steps)
@@ -178,13 +179,14 @@ ORPHANS = """
 import os, sys
 sys.path[:0] = {path!r}
 from made_shards import make_source
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 import multiprocessing
 
 if __name__ == "__main__":
-    order = Order(make_source(), seed=1, phase=1, sequence_length=64)
+    order = Order(Epochs(make_source(), seed=1, phase=1, sequence_length=64))
     loader = Loader(order, global_batch=8, masking=MaskingSettings(), micro_batch_tokens=400,
                     start_step=0, stop_step=10_000, workers=2)
     next(iter(loader))

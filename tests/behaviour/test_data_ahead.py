@@ -17,6 +17,7 @@ import pytest
 
 from bertsmith.base import ranks
 from bertsmith.batches.epoch_files import EpochFiles
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.order import Order
 from bertsmith.corpus.shards import Corpus
 from bertsmith.training.loop import Trainer
@@ -65,7 +66,7 @@ def wait_for_the_next_index(patch: pytest.MonkeyPatch, order_of: Callable[[], Or
         advance(trainer, step)
         for epoch, _ in step.started_epochs:
             if epoch + 1 < EPOCHS:
-                files, end = order_of().files, time.monotonic() + 120
+                files, end = order_of().epochs.files, time.monotonic() + 120
                 assert files is not None
                 assert not step.ends_epoch
                 while not files.index_path(epoch + 1).exists():
@@ -78,7 +79,7 @@ def wait_for_the_next_index(patch: pytest.MonkeyPatch, order_of: Callable[[], Or
 
 
 def steps_of_epochs(source: Corpus) -> int:
-    order = Order(source, seed=RECIPE.seed, phase=1, sequence_length=64)
+    order = Order(Epochs(source, seed=RECIPE.seed, phase=1, sequence_length=64))
     return order.epoch_start(EPOCHS) // RECIPE.phase1.global_batch
 
 
@@ -116,7 +117,13 @@ def test_after_the_first_epoch_no_rank_builds_an_index_and_all_read_it_from_one_
     kept = sorted((finished / "corpus" / "order").glob("[!.]*"))
     assert [path.name.split("-")[1] for path in kept] == [str(epoch) for epoch in range(EPOCHS)]
     plain = Order(
-        Corpus.open(finished / "corpus"), seed=RECIPE.seed, phase=1, sequence_length=64, cache_folder=finished / "plain"
+        Epochs(
+            Corpus.open(finished / "corpus"),
+            seed=RECIPE.seed,
+            phase=1,
+            sequence_length=64,
+            cache_folder=finished / "plain",
+        )
     )
     for epoch in range(EPOCHS):
         plain.epoch(epoch)
@@ -172,14 +179,15 @@ import multiprocessing, os, sys, time
 from pathlib import Path
 sys.path[:0] = {path!r}
 from made_shards import make_source
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.order import Order
 from bertsmith.batches.shares import Share
 
 if __name__ == "__main__":
     folder = Path({folder!r})
-    order = Order(make_source(), seed=1, phase=1, sequence_length=64, cache_folder=folder)
+    order = Order(Epochs(make_source(), seed=1, phase=1, sequence_length=64, cache_folder=folder))
     order.build_ahead(Share(folder, 0, places=2 if {waits} else 1), end=10**9)
-    order.files.write_index(order.build(0))
+    order.epochs.build(0)
     order.reach(0, 1)
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
     os.kill(os.getpid(), 9)

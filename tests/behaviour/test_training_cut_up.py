@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.steps import StepBuilder, held_out_batches
@@ -30,7 +31,7 @@ CLOSE = 1e-10
 
 
 def builder(budget: int = BUDGET, rank: int = 0, ranks: int = 1, source: Corpus | None = None) -> StepBuilder:
-    order = Order(source or corpus(), seed=1, phase=1, sequence_length=64)
+    order = Order(Epochs(source or corpus(), seed=1, phase=1, sequence_length=64))
     return StepBuilder(order, BATCH, MaskingSettings(), budget, rank, ranks)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.loader import Loader
 from bertsmith.batches.maker import Maker
 from bertsmith.batches.order import Order
@@ -192,7 +193,7 @@ def test_a_signal_ends_the_wait_for_an_index(
     made = tmp_path / "corpus"
     shutil.copytree(small_corpus(), made, ignore=shutil.ignore_patterns("order"))
     source = Corpus.open(made)
-    size = Order(source, seed=RECIPE.seed, phase=1, sequence_length=64).epoch(0).size
+    size = Order(Epochs(source, seed=RECIPE.seed, phase=1, sequence_length=64)).epoch(0).size
     recipe = small_recipe(phase1__steps=size // 8 + 2, phase2__steps=0, loader_workers=workers)
     unbroken = pretrain(recipe, corpus(), tmp_path / "unbroken")
     with monkeypatch.context() as patch:

@@ -19,6 +19,7 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.order import Order
 from bertsmith.recipes.loader import save_recipe
 from bertsmith.recipes.schema import Recipe
@@ -33,7 +34,7 @@ RECIPE = small_recipe(phase1__steps=14, phase1__global_batch=48, phase2__steps=5
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    order = Order(corpus(), seed=RECIPE.seed, phase=1, sequence_length=64)
+    order = Order(Epochs(corpus(), seed=RECIPE.seed, phase=1, sequence_length=64))
     assert order.epoch_start(2) < 14 * 48 < order.epoch_start(5)
     assert RECIPE.model.hidden_dropout == RECIPE.model.attention_dropout == 0.1
     return pretrain(RECIPE, corpus(), tmp_path_factory.mktemp("unbroken") / "run")

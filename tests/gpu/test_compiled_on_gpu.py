@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.packing import fix_shapes
@@ -52,12 +53,12 @@ def made(device, compute, dropout=0.0):
 
 
 def phase(length):
-    order = Order(make_source(documents=60), seed=3, phase=1, sequence_length=length)
+    order = Order(Epochs(make_source(documents=60), seed=3, phase=1, sequence_length=length))
     shapes = FixedShapes.for_steps(
         order.epoch(0).lengths, MASKING, global_batch=60, ranks=1, budget_tokens=1024, longest=length
     )
     held_out = held_out_batches(
-        order.source, sequence_length=length, instances=30, masking=MASKING, micro_batch_tokens=512, seed=1
+        order.epochs.source, sequence_length=length, instances=30, masking=MASKING, micro_batch_tokens=512, seed=1
     )
     return StepBuilder(order, 60, MASKING, 1024, shapes=shapes), fix_shapes(held_out, length, SPECIAL.cls)
 

@@ -1,1 +1,1 @@
-"""Token shards to packed batches: draws, pairs, masking, packing, epochs, order, steps, loader. Knows numpy only."""
+"""Token shards to packed batches: pairs, masking, packing, epochs, order, steps, loader. Knows numpy only."""

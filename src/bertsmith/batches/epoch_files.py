@@ -26,7 +26,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import alone_in, locked
 from bertsmith.base.log import warn
-from bertsmith.batches.epochs import ACCOUNT_FIELDS, EpochIndex, Stream
+from bertsmith.batches.epoch_index import ACCOUNT_FIELDS, EpochIndex, Stream
 from bertsmith.batches.pairs import Account, Instances
 
 _CHECKSUM_BYTES = 16

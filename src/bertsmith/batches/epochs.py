@@ -1,147 +1,166 @@
-"""The index of an epoch: the number of instances of each shard, their lengths, and their order.
+"""The epochs of one phase: their instances, drawn from the shards of a corpus, and their indices.
 
-An epoch visits its shards in a random order. Windows of successive shards, with at most some 200,000 instances in all,
-are shuffled as one. With the index any position of the epoch is found at once, and every rank knows all lengths.
+What is kept of an epoch on disk is in `epoch_files`. Instances that are not there are drawn when they are needed; the
+most recent ones are held in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.base import streams
-from bertsmith.base.layout import Ints
-from bertsmith.batches.pairs import Account
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import Progress, warn
+from bertsmith.batches.epoch_files import EpochFiles
+from bertsmith.batches.epoch_index import WINDOW_INSTANCES, EpochIndex, Stream
+from bertsmith.batches.pairs import Instances, PairSettings, check_sequence_length, draw_pairs
+from bertsmith.corpus.shards import Shard, ShardInfo
+from bertsmith.tokens.special_ids import SpecialIds
 
-WINDOW_INSTANCES = 200_000
-ACCOUNT_FIELDS = tuple(each.name for each in fields(Account))
-
-
-@dataclass(frozen=True)
-class Stream:
-    """The random numbers of one epoch of one phase."""
-
-    seed: int
-    phase: str | int
-    epoch: int
-
-    def key(self, purpose: str, where: int = 0) -> int:
-        """The key of a purpose (pairs, masks, ...) and a place (a shard, a window)."""
-        return streams.stream_key(self.seed, self.phase, self.epoch, purpose, where)
+# Increase it when the same settings give other instances or another order, so that old indices are not used.
+_VERSION = 1
 
 
-@dataclass(frozen=True)
-class References:
-    """References to n instances. epochs, shards, instances (numbers within the shard), lengths in slots: int64[n]."""
-
-    epochs: Ints
-    shards: Ints
-    instances: Ints
-    lengths: Ints
-
-    def __len__(self) -> int:
-        return len(self.shards)
-
-    def __getitem__(self, chosen: Ints | slice) -> References:
-        return References(*(getattr(self, each.name)[chosen] for each in fields(References)))
-
-    @classmethod
-    def join(cls, parts: Sequence[References]) -> References:
-        """The references of all `parts`, concatenated."""
-        if len(parts) == 1:
-            return parts[0]
-        return cls(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)))
+class Closing(Exception):
+    """Ends the work on an epoch that nobody waits for any more."""
 
 
-@dataclass(frozen=True)
-class EpochIndex:
-    """table: int64[shards, 7], the account of each shard, fields in the order of `Account`. lengths: uint16[instances],
-    length in slots of every instance, shard by shard in the order of the corpus."""
-
-    stream: Stream
-    table: NDArray[np.int64]
-    lengths: NDArray[np.uint16]
-
-    @classmethod
-    def of(cls, stream: Stream, accounts: Sequence[Account], lengths: NDArray[np.uint16]) -> EpochIndex:
-        """The index of an epoch whose shards have these accounts."""
-        rows = [[getattr(account, name) for name in ACCOUNT_FIELDS] for account in accounts]
-        return cls(stream, np.array(rows, dtype=np.int64), lengths)
+class ShardSource(Protocol):
+    """A source of shards, such as `corpus.shards.Corpus`."""
 
     @property
-    def size(self) -> int:
-        """Instances of the epoch."""
-        return len(self.lengths)
+    def special(self) -> SpecialIds: ...
 
-    @cached_property
-    def account(self) -> Account:
-        """What part of the corpus the epoch visits."""
-        return Account(*(int(total) for total in self.table.sum(axis=0)))
+    @property
+    def is_continuation(self) -> NDArray[np.bool_]: ...
 
-    @cached_property
-    def _counts(self) -> Ints:
-        return self.table[:, ACCOUNT_FIELDS.index("instances")]
+    def shards(self, split: str) -> list[ShardInfo]: ...
 
-    @cached_property
-    def _shard_starts(self) -> Ints:
-        """The index of the first length of each shard."""
-        return np.cumsum(self._counts) - self._counts
-
-    @cached_property
-    def windows(self) -> list[Ints]:
-        """The shards of each window, in the order in which the epoch visits them."""
-        windows, members, held = [], list[int](), 0
-        for shard in visiting_order(self.stream, len(self._counts)):
-            count = int(self._counts[shard])
-            if members and held + count > WINDOW_INSTANCES:
-                windows.append(np.array(members))
-                members, held = [], 0
-            members.append(shard)
-            held += count
-        return [*windows, np.array(members)]
-
-    @cached_property
-    def _window_starts(self) -> Ints:
-        """The position of the first instance of each window in the epoch, and the end of the epoch."""
-        return np.concatenate(([0], np.cumsum([int(self._counts[members].sum()) for members in self.windows])))
-
-    @cached_property
-    def _shuffles(self) -> dict[int, References]:
-        return {}
-
-    def _shuffled(self, window: int) -> References:
-        """A window's instances in their order. The last two are kept: a step is in one window or spans two."""
-        if window not in self._shuffles:
-            members = self.windows[window]
-            edges = np.cumsum(self._counts[members])
-            chosen = streams.generator(self.stream.key("window", window)).permutation(int(edges[-1]))
-            which = np.searchsorted(edges, chosen, side="right")
-            shards = members[which]
-            instances = chosen - (edges[which] - self._counts[shards])
-            lengths = self.lengths[self._shard_starts[shards] + instances].astype(np.int64)
-            while len(self._shuffles) > 1:
-                del self._shuffles[next(iter(self._shuffles))]
-            epochs = np.full(len(chosen), self.stream.epoch)
-            self._shuffles[window] = References(epochs, shards, instances, lengths)
-        return self._shuffles[window]
-
-    def references(self, first: int, count: int) -> References:
-        """Instances `first` to `first + count` of the epoch, 0 <= first, first + count <= size."""
-        parts = []
-        while count > 0:
-            window = int(np.searchsorted(self._window_starts, first, side="right")) - 1
-            begin, end = self._window_starts[window : window + 2].tolist()
-            take = min(count, end - first)
-            parts.append(self._shuffled(window)[first - begin : first - begin + take])
-            first, count = first + take, count - take
-        return References.join(parts)
+    def open_shard(self, split: str, index: int) -> Shard: ...
 
 
-def visiting_order(stream: Stream, shards: int) -> list[int]:
-    """The order in which an epoch visits its shards."""
-    order: list[int] = streams.generator(stream.key("shards")).permutation(shards).tolist()
-    return order
+@dataclass(frozen=True)
+class DrawnShard:
+    """A shard cut for one epoch: its tokens (memory-mapped) and its instances."""
+
+    tokens: NDArray[np.unsignedinteger[Any]]
+    instances: Instances
+
+
+class Epochs:
+    """The epochs of one phase, each a pure function of these settings and its number.
+
+    closing: set while all work on them is to end. Memory: some 400,000 instances (25 bytes each), or those of two
+    shards where that is more.
+    """
+
+    def __init__(
+        self,
+        source: ShardSource,
+        *,
+        split: str = "train",
+        seed: int,
+        phase: str | int,
+        sequence_length: int,
+        pairs: PairSettings | None = None,
+        cache_folder: Path | None = None,
+    ) -> None:
+        """cache_folder: where epoch indices are stored; with None they are rebuilt at every start.
+
+        Raises BertsmithError for a split without documents and for an impossible sequence length.
+        """
+        check_sequence_length(sequence_length)
+        self.source, self.split, self.seed, self.phase = source, split, seed, phase
+        self.sequence_length, self.pairs, self.cache_folder = sequence_length, pairs or PairSettings(), cache_folder
+        self.shards = source.shards(split)
+        if not any(shard.documents for shard in self.shards):
+            raise BertsmithError(f"the corpus has no {split} documents", split, "prepare a corpus with more documents")
+        self.files = EpochFiles(cache_folder, self._fingerprint(), len(self.shards)) if cache_folder else None
+        self.keeps_indices = True
+        self.closing = threading.Event()
+        self._lock = threading.RLock()
+        self._drawn: OrderedDict[tuple[int, int], DrawnShard] = OrderedDict()
+        self._held_instances = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the settings only, without what is held in memory."""
+        names = ("split", "seed", "phase", "sequence_length", "pairs", "cache_folder")
+        return partial(Epochs, self.source, **{name: getattr(self, name) for name in names}), ()
+
+    def go_on(self) -> None:
+        """Called between the parts of long work: raises Closing where `closing` is set."""
+        if self.closing.is_set():
+            raise Closing
+
+    def stream(self, epoch: int) -> Stream:
+        """The random numbers of an epoch."""
+        return Stream(self.seed, self.phase, epoch)
+
+    def index(self, number: int) -> EpochIndex:
+        """The index of an epoch, from the cache folder if it is there, else built."""
+        found = self.files.read_index(self.stream(number)) if self.files else None
+        return self.build(number) if found is None else found
+
+    def build(self, number: int) -> EpochIndex:
+        """The index of an epoch from the instances of all shards, which it keeps, if it can, in the cache folder, where
+        `keeps_indices` is set."""
+        with Progress(f"index of epoch {number}", sum(shard.tokens for shard in self.shards), "token") as progress:
+            index = self.collected(number, progress.advance)
+        if self.files and self.keeps_indices:
+            try:
+                self.files.write_index(index)
+            except BertsmithError as error:
+                what = "the epoch index was not saved and will be rebuilt at every start"
+                warn(f"{what}: {error.what} ({error.where})")
+        return index
+
+    def collected(self, number: int, advance: Callable[[int], None] = lambda tokens: None) -> EpochIndex:
+        """The index of an epoch from the instances of all shards. advance: called with the tokens of each."""
+        accounts, lengths = [], []
+        for shard, info in enumerate(self.shards):
+            self.go_on()
+            instances = self.drawn(number, shard).instances
+            accounts.append(instances.account)
+            lengths.append(instances.lengths.astype(np.uint16))
+            advance(info.tokens)
+        return EpochIndex.of(self.stream(number), accounts, np.concatenate(lengths))
+
+    def drawn(self, epoch: int, shard: int) -> DrawnShard:
+        """As `draw`, or from memory."""
+        with self._lock:
+            drawn = self._drawn.get((epoch, shard))
+            if drawn is None:
+                drawn = self.draw(epoch, shard)
+                self._drawn[epoch, shard] = drawn
+                self._held_instances += len(drawn.instances)
+                while self._held_instances > 2 * WINDOW_INSTANCES and len(self._drawn) > 2:
+                    _, oldest = self._drawn.popitem(last=False)
+                    self._held_instances -= len(oldest.instances)
+            self._drawn.move_to_end((epoch, shard))
+            return drawn
+
+    def draw(self, epoch: int, shard: int) -> DrawnShard:
+        """A shard's tokens and its instances in an epoch, read from the cache folder if they are there, else cut."""
+        opened = self.source.open_shard(self.split, shard)
+        instances = self.files.read_shard(epoch, shard) if self.files else None
+        if instances is None:
+            key = self.stream(epoch).key("pairs", shard)
+            instances = draw_pairs(opened, key, self.sequence_length, self.pairs)
+        return DrawnShard(np.asarray(opened.tokens), instances)
+
+    def _fingerprint(self) -> str:
+        """Everything that an epoch's index depends on, except the epoch."""
+        corpus = [
+            (each.name, each.documents, each.sentences, each.tokens, sorted(each.sha256.items()))
+            for each in self.shards
+        ]
+        pairs = {name: value for name, value in asdict(self.pairs).items() if name != "single" or value}
+        return repr((_VERSION, self.split, self.seed, self.phase, self.sequence_length, pairs, corpus))

@@ -133,4 +133,4 @@ class Loader:
     def _log_epochs(self, step: Step) -> None:
         if self.rank == 0:
             for epoch, account in step.started_epochs:
-                say(f"epoch {epoch} (phase {self.order.phase}): {account}")
+                say(f"epoch {epoch} (phase {self.order.epochs.phase}): {account}")

@@ -10,18 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import warn
 from bertsmith.base.processes import without_main_module
 from bertsmith.base.stopping import leave_stopping_to_parent
 from bertsmith.batches.epoch_files import EpochFiles
-from bertsmith.batches.epochs import visiting_order
+from bertsmith.batches.epoch_index import visiting_order
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.shares import Share
-
-if TYPE_CHECKING:
-    from bertsmith.batches.order import Order
 
 PATIENCE_SECONDS = 120.0
 """How long nothing new may come from other ranks until what is missing is drawn without them."""
@@ -38,8 +35,8 @@ class Maker:
     why_not: why it does nothing any more, or "".
     """
 
-    def __init__(self, order: Order, share: Share) -> None:
-        self._order, self._share = order, share
+    def __init__(self, epochs: Epochs, share: Share) -> None:
+        self._epochs, self._share = epochs, share
         self._lock = threading.Lock()
         self._waiting: list[int] = []
         self._pipe: Connection | None = None
@@ -88,7 +85,7 @@ class Maker:
         try:
             with without_main_module():
                 self._pipe, theirs = context.Pipe()
-                self._process = context.Process(target=_serve, args=(self._order, self._share, theirs), daemon=True)
+                self._process = context.Process(target=_serve, args=(self._epochs, self._share, theirs), daemon=True)
                 self._process.start()
         except (OSError, AssertionError) as error:  # AssertionError: a daemonic process may not have children
             return self._give_up(f"no process for it could be started ({error})")
@@ -135,7 +132,7 @@ class Maker:
         warn(f"the next epoch's index cannot be built ahead, so training will wait for it: {why}")
 
 
-def _serve(order: Order, share: Share, pipe: Connection) -> None:
+def _serve(epochs: Epochs, share: Share, pipe: Connection) -> None:
     """The process: makes the epochs whose numbers come through the pipe, until None comes or the rank ends."""
     leave_stopping_to_parent()
     parent = multiprocessing.parent_process()
@@ -159,27 +156,27 @@ def _serve(order: Order, share: Share, pipe: Connection) -> None:
         while True:
             while not asked:
                 look(None)
-            pipe.send((asked[0], _made(order, share, asked[0], look)))
+            pipe.send((asked[0], _made(epochs, share, asked[0], look)))
             asked.pop(0)
     except (EOFError, OSError):
         return
 
 
-def _made(order: Order, share: Share, epoch: int, look: Callable[[float], None]) -> str:
+def _made(epochs: Epochs, share: Share, epoch: int, look: Callable[[float], None]) -> str:
     """Draws a rank's share of an epoch, and its index if it leads; what hindered it, or "". look: called in between."""
-    files, stream = order.files, order.stream(epoch)
+    files, stream = epochs.files, epochs.stream(epoch)
     assert files is not None
     ours = share.of(visiting_order(stream, files.shards))
 
     def draw(shards: Sequence[int]) -> None:
         for shard in missing_of(files, epoch, shards):
             look(0)
-            files.write_shard(epoch, shard, order.draw(epoch, shard).instances)
+            files.write_shard(epoch, shard, epochs.draw(epoch, shard).instances)
 
     try:
         draw(ours)
         if share.leads:
-            _gather(order, epoch, lambda others: draw(range(files.shards) if others else ours), look)
+            _gather(epochs, epoch, lambda others: draw(range(files.shards) if others else ours), look)
     except BertsmithError as error:
         return f"{error.what} ({error.where})"
     except EOFError:
@@ -189,13 +186,13 @@ def _made(order: Order, share: Share, epoch: int, look: Callable[[float], None])
     return ""
 
 
-def _gather(order: Order, epoch: int, draw: Callable[[bool], None], look: Callable[[float], None]) -> None:
+def _gather(epochs: Epochs, epoch: int, draw: Callable[[bool], None], look: Callable[[float], None]) -> None:
     """Writes the index when all shards are there, whoever draws them.
 
     draw: again what has been removed meanwhile: of this rank's share, or of that of others too (True), where nothing
     new has come from them for PATIENCE_SECONDS.
     """
-    files = order.files
+    files = epochs.files
     assert files is not None
     seen, since = -1, time.monotonic()
     for pause in pauses():
@@ -203,7 +200,7 @@ def _gather(order: Order, epoch: int, draw: Callable[[bool], None], look: Callab
             return
         there = len(files.shards_there(epoch))
         if there == files.shards:
-            return files.write_index(order.collected(epoch))
+            return files.write_index(epochs.collected(epoch))
         if there != seen:
             seen, since = there, time.monotonic()
         draw(time.monotonic() - since > PATIENCE_SECONDS)

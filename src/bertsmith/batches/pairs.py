@@ -18,18 +18,21 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, fields
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.base import streams
 from bertsmith.base.errors import BertsmithError
-from bertsmith.batches.draws import Draws, KeyedDraws
 from bertsmith.corpus.shards import Shard
 
 SPECIAL_PIECES = 3
 SHORTEST_SEQUENCE = SPECIAL_PIECES + 2
 LONGEST_SEQUENCE = 65_535
 _TRIES = 10
+# Numbers that are drawn at once.
+_BUFFER = 4096
 IS_NEXT, IS_RANDOM = 0, 1
 
 
@@ -109,6 +112,49 @@ class Instances:
         """int64[n]: the slots of each in a batch, with [CLS] and a [SEP] after each segment."""
         special = np.where(self.b_length > 0, SPECIAL_PIECES, SPECIAL_PIECES - 1)
         return self.a_length.astype(np.int64) + self.b_length + special
+
+
+class Draws(Protocol):
+    """Random draws, in the order of Google's `create_pretraining_data.py`, whose generator a test uses."""
+
+    def uniform(self) -> float:
+        """A number in [0, 1)."""
+
+    def integer(self, low: int, high: int) -> int:
+        """A whole number from low to high, both included."""
+
+    def tosses(self, count: int) -> int:
+        """`count` fair coin tosses: bit i of the result is toss i. Bits from `count` on are undefined."""
+
+
+class KeyedDraws:
+    """The draws of one stream: equal keys give equal draws. Numbers are drawn in batches of a few thousand."""
+
+    def __init__(self, key: int) -> None:
+        self._generator = streams.generator(key)
+        self._uniforms = iter(list[float]())
+        self._words = iter(list[int]())
+
+    def uniform(self) -> float:
+        for number in self._uniforms:
+            return number
+        self._uniforms = iter(self._generator.random(_BUFFER).tolist())
+        return next(self._uniforms)
+
+    def integer(self, low: int, high: int) -> int:
+        return low + int(self.uniform() * (high - low + 1))
+
+    def tosses(self, count: int) -> int:
+        coins = self._word()
+        for shift in range(64, count, 64):
+            coins |= self._word() << shift
+        return coins
+
+    def _word(self) -> int:
+        for word in self._words:
+            return word
+        self._words = iter(self._generator.integers(0, 2**64, size=_BUFFER, dtype="uint64").tolist())
+        return next(self._words)
 
 
 def draw_pairs(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.base.layout import IGNORED_LABEL
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch
@@ -51,11 +52,11 @@ def show_instances(corpus: Corpus, count: int = 3, sequence_length: int = 128, s
     """
     split = "train" if corpus.documents("train") else "held_out"
     source = OneShard(corpus, len(corpus.shards(split)) // 2)
-    order = Order(source, split=split, seed=seed, phase="samples", sequence_length=sequence_length)
+    order = Order(Epochs(source, split=split, seed=seed, phase="samples", sequence_length=sequence_length))
     count = min(count, order.epoch(0).size)
     if not count:
         return ""
-    batch = build_batch(order, order.instances(0, count), MaskingSettings())
+    batch = build_batch(order.epochs, order.instances(0, count), MaskingSettings())
     name = source.shards(split)[0].name
     heading = f"sample instances of {split}/{name} at sequence length {sequence_length}, drawn anew in every epoch"
     return "\n".join([heading, _LEGEND, *_all_shown(batch, corpus.tokenizer())])
@@ -65,10 +66,13 @@ def show_instances_from(
     order: Order, tokenizer: Tokenizer, first: int, count: int, masking: MaskingSettings, global_batch: int
 ) -> str:
     """`count` instances from position `first` of an order, masked as a run of steps of `global_batch` masks them."""
-    lines = [f"instances {first:,} to {first + count - 1:,} of phase {order.phase}, in the order of the run", _LEGEND]
+    lines = [
+        f"instances {first:,} to {first + count - 1:,} of phase {order.epochs.phase}, in the order of the run",
+        _LEGEND,
+    ]
     for step in range(first // global_batch, -(-(first + count) // global_batch)):
         begin, end = max(first, step * global_batch), min(first + count, (step + 1) * global_batch)
-        batch = build_batch(order, order.instances(begin, end - begin), masking.of_step(step))
+        batch = build_batch(order.epochs, order.instances(begin, end - begin), masking.of_step(step))
         lines += [f"step {step + 1:,} of the phase, from instance {begin:,}:", *_all_shown(batch, tokenizer)]
     return "\n".join(lines)
 

@@ -13,9 +13,10 @@ from bertsmith.base import streams
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Ints, deal_within
 from bertsmith.base.log import warn
-from bertsmith.batches.epochs import References
+from bertsmith.batches.epoch_index import References
+from bertsmith.batches.epochs import Epochs, ShardSource
 from bertsmith.batches.masking import MaskingSettings
-from bertsmith.batches.order import Order, ShardSource
+from bertsmith.batches.order import Order
 from bertsmith.batches.packing import Part, PretrainBatch, fill_fixed, pack
 from bertsmith.batches.pairs import Account, PairSettings
 from bertsmith.batches.shapes import FixedShapes, deal_fixed
@@ -89,7 +90,7 @@ class StepBuilder:
                 raise BertsmithError(f"{name} is {getattr(self, name)}", "batches", "use a whole number from 1")
         check_global_batch(self.global_batch, self.ranks)
         if self.masking.whole_words:
-            _ = self.order.source.is_continuation  # read here, once for all that build steps
+            _ = self.order.epochs.source.is_continuation  # read here, once for all that build steps
 
     def build(self, number: int) -> Step:
         """Step `number`, counted from 0: instances number * B to (number + 1) * B of the run."""
@@ -102,7 +103,7 @@ class StepBuilder:
         return Step(
             number,
             tuple(self._micro_batch(references[members], masking) for members in ours),
-            totals(references, masking, self.order.pairs),
+            totals(references, masking, self.order.epochs.pairs),
             self._started_epochs(references, first),
             self.order.epoch_start(int(references.epochs[-1]) + 1) < first + 2 * self.global_batch,
         )
@@ -113,9 +114,9 @@ class StepBuilder:
         return deal_fixed(lengths, masking.predictions(lengths), self.ranks, self.shapes)
 
     def _micro_batch(self, references: References, masking: MaskingSettings) -> PretrainBatch:
-        self.order.go_on()
-        batch = build_batch(self.order, references, masking)
-        return batch if self.shapes is None else fill_fixed(batch, self.shapes, self.order.source.special.cls)
+        self.order.epochs.go_on()
+        batch = build_batch(self.order.epochs, references, masking)
+        return batch if self.shapes is None else fill_fixed(batch, self.shapes, self.order.epochs.source.special.cls)
 
     def _started_epochs(self, references: References, first: int) -> tuple[tuple[int, Account], ...]:
         epochs = range(references.epochs[0], references.epochs[-1] + 1)
@@ -136,17 +137,17 @@ def totals(references: References, masking: MaskingSettings, pairs: PairSettings
     return StepTotals(len(lengths), int(lengths.sum()), masked, 0 if pairs.single else len(lengths))
 
 
-def build_batch(order: Order, references: References, masking: MaskingSettings) -> PretrainBatch:
+def build_batch(epochs: Epochs, references: References, masking: MaskingSettings) -> PretrainBatch:
     """Packs and masks these instances, in this order."""
     parts = []
     for epoch, shard in sorted(set(zip(references.epochs.tolist(), references.shards.tolist(), strict=True))):
         rows = np.flatnonzero((references.epochs == epoch) & (references.shards == shard))
         chosen = references.instances[rows]
-        drawn = order.drawn(epoch, shard)
-        keys = streams.bits(order.stream(epoch).key("masks", shard), chosen.astype(np.uint64))
+        drawn = epochs.drawn(epoch, shard)
+        keys = streams.bits(epochs.stream(epoch).key("masks", shard), chosen.astype(np.uint64))
         parts.append(Part(drawn.tokens, drawn.instances, chosen, rows, keys))
-    words = order.source.is_continuation if masking.whole_words else None
-    return pack(parts, order.source.special, masking, words)
+    words = epochs.source.is_continuation if masking.whole_words else None
+    return pack(parts, epochs.source.special, masking, words)
 
 
 def held_out_batches(
@@ -164,11 +165,13 @@ def held_out_batches(
     If the held-out documents give fewer than `instances`, all of them are used, once each, with a warning.
     Raises BertsmithError if no document was held out.
     """
-    order = Order(source, split="held_out", seed=seed, phase="held out", sequence_length=sequence_length, pairs=pairs)
+    order = Order(
+        Epochs(source, split="held_out", seed=seed, phase="held out", sequence_length=sequence_length, pairs=pairs)
+    )
     there = order.epoch(0).size
     if there < instances:
         said = f"evaluation at length {sequence_length}: {there:,} held-out instances, not {instances:,}; all are used"
         warn(said, of_all_ranks=True)
     references = order.instances(0, min(instances, there))
     bins = deal_within(references.lengths, 1, micro_batch_tokens)
-    return [build_batch(order, references[members], masking) for members in bins]
+    return [build_batch(order.epochs, references[members], masking) for members in bins]

@@ -165,7 +165,7 @@ def _batch(recipe: Recipe, corpus: Corpus, number: int, tokens: int) -> Pretrain
     references = order.instances(0, min(recipe.phase(number).global_batch, max(1, tokens // 8)))
     count = max(1, int(np.searchsorted(np.cumsum(references.lengths), tokens, side="right")))
     masking = masking_of(recipe, number).densest()  # of the step that needs the most memory
-    return build_batch(order, references[np.arange(min(count, len(references.lengths)))], masking)
+    return build_batch(order.epochs, references[np.arange(min(count, len(references.lengths)))], masking)
 
 
 def _tell_time(work: Work, phases: Collection[Phase], device: Device) -> None:

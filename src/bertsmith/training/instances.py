@@ -41,7 +41,7 @@ def show_instances_of_run(run: Path, corpus: Corpus, first: int, count: int, pha
         )
     kept = corpus.folder / "order"
     order = order_of(recipe, phase, corpus, kept if kept.is_dir() else None)
-    order.keeps_indices = False
+    order.epochs.keeps_indices = False
     return show_instances_from(order, corpus.tokenizer(), first, count, masking_of(recipe, phase), batch)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Of a micro-batch, where the recipe leaves it to the device: on a CPU, and as a first try on a GPU.
 _USUAL_TOKENS = 8192
-# Instances that a rank holds in memory, and bytes of each beside the pages of its tokens (`batches/order.py`).
+# Instances that a rank holds in memory, and bytes of each beside the pages of its tokens (`batches/epochs.py`).
 _HELD_INSTANCES, _INSTANCE_BYTES = 400_000, 57
 
 
@@ -160,7 +160,7 @@ def _masking(recipe: Recipe) -> MaskingSettings:
 
 def _lengths(recipe: Recipe, corpus: Corpus, name: str) -> Lengths:
     """Of the phase's first epoch."""
-    return epoch_lengths(order_of(recipe, int(name[-1]), corpus, corpus.folder / "order"))
+    return epoch_lengths(order_of(recipe, int(name[-1]), corpus, corpus.folder / "order").epochs)
 
 
 def _work(recipe: Recipe, corpus: Corpus, name: str, lengths: Lengths) -> Work:

@@ -6,8 +6,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.batches.epochs import Epochs, ShardSource
 from bertsmith.batches.masking import MaskingSettings
-from bertsmith.batches.order import Order, ShardSource
+from bertsmith.batches.order import Order
 from bertsmith.batches.pairs import PairSettings
 from bertsmith.model.config import BertConfig
 from bertsmith.recipes.schema import Activation, ModelShape, Recipe
@@ -75,15 +76,17 @@ def pairs_of(recipe: Recipe) -> PairSettings:
 
 
 def order_of(recipe: Recipe, number: int, corpus: ShardSource, cache_folder: Path | None = None) -> Order:
-    """The instances of phase `number`, by their position in it. cache_folder: as of `Order`."""
+    """The instances of phase `number`, by their position in it. cache_folder: as of `Epochs`."""
     return Order(
-        corpus,
-        split="train",
-        seed=recipe.seed,
-        phase=number,
-        sequence_length=recipe.phase(number).sequence_length,
-        pairs=pairs_of(recipe),
-        cache_folder=cache_folder,
+        Epochs(
+            corpus,
+            split="train",
+            seed=recipe.seed,
+            phase=number,
+            sequence_length=recipe.phase(number).sequence_length,
+            pairs=pairs_of(recipe),
+            cache_folder=cache_folder,
+        )
     )
 
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from bertsmith.batches import maker, steps
-from bertsmith.batches.ahead import Closing
 from bertsmith.batches.epoch_files import EpochFiles
+from bertsmith.batches.epochs import Closing, Epochs
 from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
@@ -55,7 +55,7 @@ def away(tmp_path: Path, what: str) -> AwaySource:
 
 
 def order(folder: Path | None, source: MemorySource | None = None, share: Share | None = None) -> Order:
-    made = Order(source or make_source(), seed=9, phase=1, sequence_length=LENGTH, cache_folder=folder)
+    made = Order(Epochs(source or make_source(), seed=9, phase=1, sequence_length=LENGTH, cache_folder=folder))
     if share:
         made.build_ahead(share, end=STEPS * BATCH)
     return made
@@ -272,17 +272,17 @@ def test_a_damaged_index_is_made_again(
 def test_a_run_that_ends_leaves_what_another_one_with_the_same_order_reads(tmp_path: Path) -> None:
     """As in a sweep of learning rates: one run is behind, another comes to its third epoch, and to its end."""
     ours, theirs = (order(tmp_path, share=Share(tmp_path)) for _ in range(2))
-    assert ours.files is not None
+    assert ours.epochs.files is not None
     ours.epoch(0)
-    assert ours.files.shards_there(0)
-    theirs.ahead.started(2)  # type: ignore[union-attr]
+    assert ours.epochs.files.shards_there(0)
+    theirs.ahead.started(2, 0, 1)  # type: ignore[union-attr]
     theirs.close(finished=True)
-    assert ours.files.are_whole(0), "the run that is behind still reads them"
+    assert ours.epochs.files.are_whole(0), "the run that is behind still reads them"
     ours.close(finished=False)
     last = order(tmp_path, share=Share(tmp_path))
-    assert ours.files.are_whole(0)
+    assert ours.epochs.files.are_whole(0)
     last.close(finished=True)
-    assert not ours.files.shards_there(0), "the last one removes them"
+    assert not ours.epochs.files.shards_there(0), "the last one removes them"
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -292,7 +292,7 @@ def test_shards_that_vanish_while_the_index_is_waited_for_are_drawn_again(
     """Those of the leader at once, those of the others when nothing new comes from them."""
     monkeypatch.setattr(maker, "PATIENCE_SECONDS", 0.2 if place else PATIENCE)
     first, second = (order(tmp_path, share=Share(tmp_path, each, 2)) for each in (0, 1))
-    files = first.files
+    files = first.epochs.files
     assert files is not None
     assert second.ahead is not None
     if not place:
@@ -310,8 +310,8 @@ def test_shards_that_vanish_while_the_index_is_waited_for_are_drawn_again(
         assert looks < 30
 
     first_share = set(range(files.shards)) - files.shards_there(0)
-    assert maker._made(first, Share(tmp_path, 0, 2), 0, look) == ""
-    index = files.read_index(first.stream(0))
+    assert maker._made(first.epochs, Share(tmp_path, 0, 2), 0, look) == ""
+    index = files.read_index(first.epochs.stream(0))
     assert index is not None
     assert np.array_equal(index.lengths, order(None).epoch(0).lengths)
 
@@ -365,7 +365,7 @@ def test_a_loader_that_is_closed_does_not_finish_the_step_in_the_making(
     ours = order(tmp_path, share=Share(tmp_path))
     assert ours.ahead is not None
     closing, build, taken, begun, after = (
-        ours.ahead._closing,
+        ours.epochs.closing,
         steps.build_batch,
         threading.Event(),
         threading.Event(),

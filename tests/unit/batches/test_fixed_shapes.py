@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import IGNORED_LABEL, Layout
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
@@ -21,7 +22,7 @@ LONGEST = 64
 
 
 def order() -> Order:
-    return Order(make_source(documents=60), seed=3, phase=1, sequence_length=LONGEST)
+    return Order(Epochs(make_source(documents=60), seed=3, phase=1, sequence_length=LONGEST))
 
 
 def shapes_for(lengths: np.ndarray, global_batch: int, ranks: int = 1, budget: int = 1024) -> FixedShapes:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
@@ -40,7 +41,7 @@ def loader(
     steps: tuple[int, int] = (0, 6),
     masking: MaskingSettings | None = None,
 ) -> Loader:
-    order = Order(source or make_source(), seed=1, phase=1, sequence_length=64)
+    order = Order(Epochs(source or make_source(), seed=1, phase=1, sequence_length=64))
     return Loader(
         order,
         global_batch=20,

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.batches import epochs, order
-from bertsmith.batches.epochs import References
+from bertsmith.batches import epoch_index, epochs
+from bertsmith.batches.epoch_index import References
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.order import Order
 from bertsmith.batches.pairs import PairSettings
 from made_shards import MemorySource, make_shard, make_source
@@ -18,7 +19,7 @@ from made_shards import MemorySource, make_shard, make_source
 
 def make_order(source: MemorySource | None = None, cache_folder: Path | None = None, **changed: Any) -> Order:
     settings: dict[str, Any] = {"seed": 7, "phase": 1, "sequence_length": 64, **changed}
-    return Order(source or make_source(), cache_folder=cache_folder, **settings)
+    return Order(Epochs(source or make_source(), cache_folder=cache_folder, **settings))
 
 
 def names(references: References) -> list[tuple[int, int, int]]:
@@ -29,8 +30,8 @@ def names(references: References) -> list[tuple[int, int, int]]:
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows so small that an epoch of the test's corpus has several, and shards are forgotten and cut again."""
-    monkeypatch.setattr(epochs, "WINDOW_INSTANCES", 250)
-    monkeypatch.setattr(order, "WINDOW_INSTANCES", 60)
+    monkeypatch.setattr(epoch_index, "WINDOW_INSTANCES", 250)
+    monkeypatch.setattr(epochs, "WINDOW_INSTANCES", 60)
 
 
 @pytest.mark.usefixtures("small_windows")
@@ -41,10 +42,10 @@ def test_an_epoch_has_every_instance_once_in_shuffled_windows_of_whole_shards() 
     assert sorted(np.concatenate(index.windows).tolist()) == list(range(8))
     references = ours.instances(0, index.size)
     assert len(set(names(references))) == index.size
-    assert all(len(ours.drawn(0, shard).instances) == (references.shards == shard).sum() for shard in range(8))
+    assert all(len(ours.epochs.drawn(0, shard).instances) == (references.shards == shard).sum() for shard in range(8))
     begin = 0
     for members in index.windows:
-        size = sum(len(ours.drawn(0, shard).instances) for shard in members.tolist())
+        size = sum(len(ours.epochs.drawn(0, shard).instances) for shard in members.tolist())
         assert size <= 250 or len(members) == 1
         assert set(references.shards[begin : begin + size].tolist()) == set(members.tolist())
         assert not (np.diff(references.instances[begin : begin + size]) > 0).all()
@@ -55,7 +56,7 @@ def test_lengths_are_those_of_the_instances() -> None:
     ours = make_order()
     references = ours.instances(0, ours.epoch(0).size + 40)
     for epoch, shard, instance, length in zip(*vars(references).values(), strict=True):
-        assert ours.drawn(int(epoch), int(shard)).instances.lengths[instance] == length
+        assert ours.epochs.drawn(int(epoch), int(shard)).instances.lengths[instance] == length
 
 
 @pytest.mark.usefixtures("small_windows")
@@ -73,7 +74,7 @@ def test_epochs_follow_without_a_gap_and_differ() -> None:
     assert [ours.epoch_start(epoch) for epoch in range(4)] == [0, *np.cumsum(sizes).tolist()]
     edge = ours.instances(sizes[0] - 2, sizes[1] + 4)
     assert edge.epochs.tolist() == [0, 0, *[1] * sizes[1], 2, 2]
-    one, two = (ours.drawn(epoch, 0).instances for epoch in (0, 1))
+    one, two = (ours.epochs.drawn(epoch, 0).instances for epoch in (0, 1))
     assert not np.array_equal(one.b_start, two.b_start)
     assert names(ours.instances(0, 50)) != [(0, *rest) for _, *rest in names(ours.instances(sizes[0], 50))]
 
@@ -104,11 +105,11 @@ def test_shards_without_documents_are_passed_over_and_a_split_without_any_is_an_
 def test_memory_is_bounded_by_forgetting_shards(small_windows: None) -> None:
     source = make_source(shards=6)
     ours = make_order(source)
-    first = ours.drawn(0, 0).instances
+    first = ours.epochs.drawn(0, 0).instances
     for shard in range(1, 6):
-        ours.drawn(0, shard)
-    assert len(ours._drawn) < 6
-    assert np.array_equal(ours.drawn(0, 0).instances.b_start, first.b_start)
+        ours.epochs.drawn(0, shard)
+    assert len(ours.epochs._drawn) < 6
+    assert np.array_equal(ours.epochs.drawn(0, 0).instances.b_start, first.b_start)
     assert source.opened.count(("train", 0)) == 2
 
 

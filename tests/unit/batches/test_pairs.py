@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.batches.draws import KeyedDraws
-from bertsmith.batches.pairs import Account, Instances, PairSettings, draw_pairs
+from bertsmith.batches.pairs import Account, Instances, KeyedDraws, PairSettings, draw_pairs
 from bertsmith.corpus.shards import Shard
 from made_shards import make_shard, random_documents
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch
@@ -20,7 +21,7 @@ MASKING = MaskingSettings()
 
 
 def builder(global_batch: int = 40, budget: int = 500, rank: int = 0, ranks: int = 1) -> StepBuilder:
-    order = Order(make_source(), seed=3, phase=1, sequence_length=64)
+    order = Order(Epochs(make_source(), seed=3, phase=1, sequence_length=64))
     return StepBuilder(order, global_batch, MASKING, budget, rank, ranks)
 
 
@@ -38,7 +39,7 @@ def test_totals_are_those_of_all_ranks_together(ranks: int) -> None:
 
 
 Content = list[tuple[tuple[int, ...], ...]]
-ORDER = Order(make_source(), seed=3, phase=1, sequence_length=64)
+ORDER = Order(Epochs(make_source(), seed=3, phase=1, sequence_length=64))
 
 
 def content(batches: Iterable[PretrainBatch]) -> Content:

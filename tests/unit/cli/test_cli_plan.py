@@ -81,9 +81,10 @@ def test_without_a_price_no_money_is_told(tmp_path: Path, capsys: pytest.Capture
 
 def test_tokens_and_epochs_are_those_of_a_run(tmp_path: Path) -> None:
     """Of as many steps as an epoch has, whose instances all have their own lengths."""
+    from bertsmith.batches.epochs import Epochs
     from bertsmith.batches.order import Order
 
-    order = Order(corpus(), seed=42, phase=1, sequence_length=128)
+    order = Order(Epochs(corpus(), seed=42, phase=1, sequence_length=128))
     size, lengths = order.epoch(0).size, order.epoch(0).lengths
     flags = ("--phase1.steps", "3", "--phase1.global-batch", str(size), "--phase2.steps", "0", "--compile", "false")
     (stage,) = planned(tmp_path, *TINY, str(small_corpus()), *flags)["stages"]

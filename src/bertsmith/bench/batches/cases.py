@@ -22,13 +22,14 @@ LARGE_STEPS = 5
 
 def _orders(spec: CaseSpec) -> Callable[[Path], Any]:
     """Opens the corpus in its order, given the folder of the index. Imports happen now, unmeasured."""
+    from bertsmith.batches.epochs import Epochs
     from bertsmith.batches.order import Order
     from bertsmith.corpus.shards import Corpus
 
     def order(index_folder: Path) -> Any:
         length = spec.options["length"]
         corpus = Corpus.open(spec.source)
-        return Order(corpus, seed=_SEED, phase=_PHASE, sequence_length=length, cache_folder=index_folder)
+        return Order(Epochs(corpus, seed=_SEED, phase=_PHASE, sequence_length=length, cache_folder=index_folder))
 
     return order
 
@@ -149,7 +150,7 @@ def _large(spec: CaseSpec) -> Work:
             timed("dealing", lambda: deal_fixed(chosen.lengths, predictions, LARGE_RANKS, shapes))  # noqa: B023
             shards = sorted(set(zip(chosen.epochs.tolist(), chosen.shards.tolist(), strict=True)))
             timed("shards cut", lambda: [plain.drawn(*shard) for shard in shards])  # noqa: B023
-            timed("shards", lambda: [order.drawn(*shard) for shard in shards])  # noqa: B023
+            timed("shards", lambda: [order.epochs.drawn(*shard) for shard in shards])  # noqa: B023
             step = timed("all but shards", lambda: builder.build(number))  # noqa: B023
             assert step.totals.sequences == LARGE_BATCH
         return {"seconds": found, "wall_seconds": wall, "tokens": 0}

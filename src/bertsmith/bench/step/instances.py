@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from bertsmith.base.layout import Layout
+from bertsmith.batches.epochs import Epochs, ShardSource
 from bertsmith.batches.masking import MaskingSettings
-from bertsmith.batches.order import Order, ShardSource
+from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.batches.steps import StepBuilder
 
@@ -43,6 +44,6 @@ def read_batches(path: Path) -> list[PretrainBatch]:
 
 def real_batches(source: ShardSource, length: int, sequences: int, count: int, folder: Path) -> list[PretrainBatch]:
     """The first `count` steps of a run at this length, each of `sequences` real pairs. folder: for the epoch index."""
-    order = Order(source, seed=0, phase=1, sequence_length=length, cache_folder=folder)
+    order = Order(Epochs(source, seed=0, phase=1, sequence_length=length, cache_folder=folder))
     builder = StepBuilder(order, sequences, MaskingSettings(), micro_batch_tokens=sequences * length)
     return [batch for number in range(count) for batch in builder.build(number).micro_batches]

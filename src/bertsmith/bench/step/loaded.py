@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
@@ -73,7 +74,9 @@ def data_wait_share(ours: OurSteps, like: int, vocabulary: int, steps: int) -> f
     batch = ours.batches[like]
     slots, longest = len(batch.input_ids), int(batch.layout.longest)
     order = Order(
-        MadeText(2 * (steps + _NOT_COUNTED) * slots, vocabulary), seed=0, phase="loaded", sequence_length=longest
+        Epochs(
+            MadeText(2 * (steps + _NOT_COUNTED) * slots, vocabulary), seed=0, phase="loaded", sequence_length=longest
+        )
     )
     sequences = max(1, int(_ROOM * slots / order.epoch(0).lengths.mean()))
     shapes = None

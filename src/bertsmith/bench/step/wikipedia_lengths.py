@@ -9,6 +9,6 @@ PERCENTILES = {128: (*_TAIL_128, *[128] * 39), 512: (*_TAIL_512, *[512] * 31)}
 """Every second percentile, from 0 to 100, of the lengths of an epoch's pairs, in pieces of bert-base-uncased. Those of
 60 MB of English Wikipedia (2015) gave it by
 
-    lengths = Order(corpus, seed=0, phase=1, sequence_length=length).epoch(0).lengths
+    lengths = Epochs(corpus, seed=0, phase=1, sequence_length=length).index(0).lengths
     np.rint(np.percentile(lengths, np.arange(0, 101, 2))).astype(np.int64)
 """

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.masking import MaskingSettings
-from bertsmith.batches.order import Order
 from bertsmith.batches.shapes import FixedShapes
 from bertsmith.training.planning.cost import Batch
 
@@ -35,19 +35,19 @@ class Lengths:
         return Batch(float(values.mean()), float((values**2).mean()), masked, 1)
 
 
-def epoch_lengths(order: Order, most_tokens: int = SAMPLE_TOKENS) -> Lengths:
+def epoch_lengths(epochs: Epochs, most_tokens: int = SAMPLE_TOKENS) -> Lengths:
     """Of the first epoch: from its index where a run has kept it, else by cutting all shards, or as many, evenly
     spaced, as have `most_tokens`. Writes nothing."""
-    index = order.files.read_index(order.stream(0)) if order.files is not None else None
+    index = epochs.files.read_index(epochs.stream(0)) if epochs.files is not None else None
     if index is not None:
         return Lengths(index.lengths, index.size)
-    shards = [number for number, each in enumerate(order.shards) if each.documents]
-    total = sum(each.tokens for each in order.shards)
+    shards = [number for number, each in enumerate(epochs.shards) if each.documents]
+    total = sum(each.tokens for each in epochs.shards)
     wanted = max(1, min(len(shards), len(shards) * most_tokens // max(total, 1)))
     chosen = [shards[place * len(shards) // wanted] for place in range(wanted)]
-    drawn = [order.draw(0, shard).instances.lengths for shard in chosen]
+    drawn = [epochs.draw(0, shard).instances.lengths for shard in chosen]
     values = np.concatenate(drawn)
-    tokens = sum(order.shards[shard].tokens for shard in chosen)
+    tokens = sum(epochs.shards[shard].tokens for shard in chosen)
     if len(chosen) == len(shards):
         return Lengths(values, len(values))
     said = f"estimated from {len(chosen)} of {len(shards)} shards, {tokens / total:.1%} of the tokens"

@@ -226,8 +226,8 @@ def _shapes(recipe: Recipe, phase: Phase, order: Order, masking: MaskingSettings
         longest=phase.sequence_length,
     )
     say(
-        f"phase {order.phase}: a step is {shapes.micro_batches} micro-batches a rank of {shapes.tokens:,} slots, with "
-        f"room for {shapes.sequences:,} sequences and {shapes.masked:,} masked words"
+        f"phase {order.epochs.phase}: a step is {shapes.micro_batches} micro-batches a rank of {shapes.tokens:,} "
+        f"slots, with room for {shapes.sequences:,} sequences and {shapes.masked:,} masked words"
         f"{' (of the highest rate)' if masking.final_rate else ''}; tokens will fill {shapes.expected_fill:.1%} of it"
     )
     return shapes

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.layout import IGNORED_LABEL
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.order import Order
 from bertsmith.bench.made_corpus import open_or_prepare
 from bertsmith.bench.options import BenchOptions
@@ -86,7 +87,7 @@ def test_wikipedias_lengths_are_those_of_wikipedia(length, real_data, tmp_path):
     """Of 6 MB beside the 60 MB that the table is of: the means are as near as so little text allows."""
     wiki = real_data("wiki/enwiki-2015/AA")
     corpus, _ = open_or_prepare(BenchOptions(source=(str(wiki),), workers=1), 6_000_000, tmp_path)
-    lengths = Order(corpus, seed=0, phase=1, sequence_length=length).epoch(0).lengths
+    lengths = Order(Epochs(corpus, seed=0, phase=1, sequence_length=length)).epoch(0).lengths
     found = np.rint(np.percentile(lengths, np.arange(0, 101, 2)))
     assert np.mean(found) == pytest.approx(np.mean(PERCENTILES[length]), rel=0.12)
     assert found[-1] == PERCENTILES[length][-1] == length

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.training.planning.cost import Batch
@@ -18,11 +19,11 @@ from made_shards import make_source
 
 
 def order(shards: int = 6, folder: Path | None = None) -> Order:
-    return Order(make_source(shards), seed=3, phase=1, sequence_length=64, cache_folder=folder)
+    return Order(Epochs(make_source(shards), seed=3, phase=1, sequence_length=64, cache_folder=folder))
 
 
 def test_all_shards_are_counted_as_the_index_of_the_epoch_counts_them() -> None:
-    found, index = epoch_lengths(order()), order().epoch(0)
+    found, index = epoch_lengths(order().epochs), order().epoch(0)
     assert found.instances == index.size
     assert found.values.tolist() == index.lengths.tolist()
     assert not found.sampled
@@ -31,15 +32,15 @@ def test_all_shards_are_counted_as_the_index_of_the_epoch_counts_them() -> None:
 def test_the_index_that_a_run_has_kept_is_taken(tmp_path: Path) -> None:
     order(folder=tmp_path).epoch(0)
     kept = order(folder=tmp_path)
-    assert epoch_lengths(kept).instances == kept.epoch(0).size
-    assert not kept.source.opened
+    assert epoch_lengths(kept.epochs).instances == kept.epoch(0).size
+    assert not kept.epochs.source.opened
 
 
 def test_of_many_tokens_a_sample_is_cut_and_it_is_told(tmp_path: Path) -> None:
     ours, whole = order(folder=tmp_path / "order"), order().epoch(0)
-    total = sum(each.tokens for each in ours.shards)
-    found = epoch_lengths(ours, most_tokens=total // 2 + 1)
-    assert len(ours.source.opened) == 3
+    total = sum(each.tokens for each in ours.epochs.shards)
+    found = epoch_lengths(ours.epochs, most_tokens=total // 2 + 1)
+    assert len(ours.epochs.source.opened) == 3
     assert "3 of 6 shards" in found.sampled
     assert found.instances == pytest.approx(whole.size, rel=0.1)
     assert found.values.mean() == pytest.approx(whole.lengths.mean(), rel=0.1)
@@ -48,7 +49,7 @@ def test_of_many_tokens_a_sample_is_cut_and_it_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_step_is_cut_up_as_a_run_cuts_it(ranks: int) -> None:
-    lengths = epoch_lengths(order())
+    lengths = epoch_lengths(order().epochs)
     masking = MaskingSettings()
     work = Work("phase 1", 64, 10, 96, lengths.sequence(masking), lengths.instances, 0.0)
     as_they_are, fixed = even_cut(512)(work, ranks), fixed_cut(512, {"phase 1": lengths}, masking)(work, ranks)

@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
@@ -64,7 +65,7 @@ class Phase:
         """Of so many sequences that about every other step has more tokens than its micro-batches have slots."""
         shard = make_shard(random_documents(0, 16))
         source = MemorySource({"train": [shard], "held_out": [make_shard(random_documents(1, 6))]}, FEW)
-        order = Order(source, seed=1, phase=length, sequence_length=length)
+        order = Order(Epochs(source, seed=1, phase=length, sequence_length=length))
         shapes = FixedShapes.for_steps(
             order.epoch(0).lengths, MASKING, global_batch=global_batch, ranks=1, budget_tokens=256, longest=length
         )
