@@ -90,11 +90,12 @@ def pretrain(
         settings = settings_identity(asdict(work.recipe), "recipe", _OF_A_RANK)
         old = None if work.old is None else checksum_of(work.old)
         agree(lambda: {**settings, **work.identity, "resume": resume, "also_evaluate": old, **code_facts()})
-        with opened(run.folder, work.identity, resume) as started_on:
+        facts = RunFacts(work.identity, as_yaml(asdict(work.recipe)), {}, events)
+        with opened(run.folder, facts, resume) as facts:
             if resume and ranks.by_first(run.is_finished_and_whole):
                 say(f"this run is finished already: {run.model}")
                 return run
-            _train(work, run, RunFacts(work.identity, as_yaml(asdict(work.recipe)), started_on, events), resume)
+            _train(work, run, facts, resume)
     return run
 
 
@@ -145,6 +146,7 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
     finished = _gathered(without_maps(model))
 
     def finish() -> None:
+        known.hold()
         facts, made_with = facts_of(run.metrics(), trainer.position), corpus.folder / "tokenizer"
         if best is not None:  # before the model, which makes the run a finished one
             _save_best(run, best, finished, made_with)

@@ -257,7 +257,7 @@ def _metrics_file(folder: Path, facts: RunFacts, settings: TrainerSettings) -> M
     step = settings.position.step if settings.position else 0
     asked = yaml.safe_load(facts.recipe)
     sinks = settings.outputs.sinks(folder, asked, read_metrics(folder / METRICS_FILE), step)
-    return MetricsFile(folder, step + 1 if settings.position else 0, sinks)
+    return MetricsFile(folder, step + 1 if settings.position else 0, sinks, facts.hold)
 
 
 def _peak(device: Device) -> float | None:

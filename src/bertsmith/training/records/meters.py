@@ -9,7 +9,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,9 +18,11 @@ from typing import Any, Self, TypeGuard
 import torch
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import AppendedFile, disk_errors, read_errors, write_text
+from bertsmith.base.files import disk_errors, read_errors, write_text
 from bertsmith.base.log import warn
 from bertsmith.base.ranks import sum_over_ranks, world_size
+from bertsmith.training.objective import nothing
+from bertsmith.training.records.appended import AppendedFile
 from bertsmith.training.records.sinks import Sink
 from bertsmith.training.records.tensorboard import Board, numbers_of
 from bertsmith.training.step import StepSums
@@ -141,14 +143,16 @@ class MetricsFile:
     it warns of them.
     """
 
-    def __init__(self, folder: Path, first_step: int = 0, sinks: Sequence[Sink] = ()) -> None:
+    def __init__(
+        self, folder: Path, first_step: int = 0, sinks: Sequence[Sink] = (), check: Callable[[], None] = nothing
+    ) -> None:
         """first_step: the first one that this file will tell of. sinks: are given the records too, and are closed with
-        this file. Raises BertsmithError where the disk refuses."""
+        this file. check: as of `AppendedFile`. Raises BertsmithError where the disk refuses."""
         path = folder / METRICS_FILE
         self.earlier = read_metrics(path)
-        self._path, self._file, self._sinks = path, AppendedFile(path), sinks
+        self._file, self._sinks = AppendedFile(path, check), sinks
         with disk_errors(path):
-            self._board = Board.open(folder / "tensorboard", first_step)
+            self._board = Board.open(folder / "tensorboard", first_step, check)
 
     def write(self, record: dict[str, Any]) -> None:
         """Appends a record; it has `kind` and `step`."""
@@ -160,12 +164,7 @@ class MetricsFile:
 
     def sync(self) -> None:
         """Puts what was written so far on the disk, before a checkpoint that builds on it. Raises BertsmithError."""
-        self._restore()
         self._file.sync()
-
-    def _restore(self) -> None:
-        if self._file.restore():
-            warn(f"{self._path} was removed or renamed while it was written; it is there again, with all its lines")
 
     def close(self, failed: bool = False) -> None:
         """Puts everything on the disk. failed: an error ends the run. Raises BertsmithError where the disk refuses."""
@@ -175,7 +174,6 @@ class MetricsFile:
             if self._board is not None:
                 ends.callback(self._board.close)
             ends.callback(self._file.close)
-            ends.callback(self._restore)
 
     def __enter__(self) -> Self:
         return self
