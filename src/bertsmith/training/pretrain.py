@@ -104,7 +104,7 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
     recipe, corpus, started_on = work.recipe, work.corpus, known.started_on
     kernels = recipe.compile != "false"
     device, facts = start_device(recipe.device, recipe.precision, kernels, started_on, run.folder)
-    checkpoint = newest_checkpoint(run.folder, resume)
+    checkpoint = newest_checkpoint(run.folder, resume, needs_best=False)
     model, tokenizer, unigrams = together(lambda: (model_of(work, device), corpus.tokenizer(), corpus.unigrams()))
     teaching = None if work.teacher is None else together(lambda: teaching_for(work, model, device))
     if checkpoint is None:
