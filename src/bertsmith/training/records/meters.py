@@ -28,6 +28,7 @@ from bertsmith.training.records.tensorboard import Board, numbers_of
 from bertsmith.training.step import StepSums
 
 METRICS_FILE = "metrics.jsonl"
+_SHOWN = 4
 
 
 class Meter:
@@ -220,7 +221,7 @@ def forget_after(path: Path, step: int, unmeasured: bool = False, pending: int =
     """Drops the records of later steps, which will be taken again, so that no step stands twice in `metrics.jsonl`.
 
     unmeasured: the evaluation after the step itself will be done again, too. pending: steps up to it that no line tells
-    of yet; others without a line are warned of. Returns the last step that had a record.
+    of yet; others without a line, as where lines were deleted, are warned of. Returns the last step that had a record.
     """
     records = read_metrics(path)
     if path.exists():
@@ -231,7 +232,16 @@ def forget_after(path: Path, step: int, unmeasured: bool = False, pending: int =
             if each["step"] <= (last if each["kind"] == "evaluation" else step) and each["kind"] not in ("final", "end")
         ]
         write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
-        told = max((each["step"] for each in kept if each["kind"] == "train"), default=0)
+        told, lacking = 0, list[str]()
+        for each in (each for each in kept if each["kind"] == "train"):
+            first = each["step"] - int(each.get("steps", each["step"] - told)) + 1
+            if first > told + 1:
+                lacking.append(f"{told + 1:,} to {first - 1:,}")
+            told = each["step"]
+        if lacking:
+            more = f", and {len(lacking) - _SHOWN} other stretches" if len(lacking) > _SHOWN else ""
+            lost = f"what was logged of steps {', '.join(lacking[:_SHOWN])}{more} is lost"
+            warn(f"{path} lacks lines: {lost}, and totals of the run lack it")
         if told < step - pending:
             lost = f"what was logged of steps {told + 1:,} to {step - pending:,} is lost"
             warn(f"{path} ends before this checkpoint: {lost}, and totals of the run lack it")
