@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.checkpoints.position import read_position
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.training.pretraining.evaluate import evaluate
 from bertsmith.training.pretraining.phases import HeldOut
 from bertsmith.weights.huggingface import load_pretraining_model
+from made_checkpoints import DAMAGES
 from made_runs import corpus, figures, small_recipe, stopped_after, weights
 
 # At this rate a model is at its best early, and gets worse from there.
@@ -56,6 +58,26 @@ def test_a_resumed_run_keeps_the_same(
     run = pretrain(WORSENS, corpus(), tmp_path / "run", resume=True)
     assert figures(run) == figures(unbroken)
     assert (best_weights(run), weights(run)) == (best_weights(unbroken), weights(unbroken))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_best_weights_that_all_checkpoints_refer_to_end_no_run(
+    unbroken: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture, damage: str
+) -> None:
+    """The last model is the same; the best one is that of the evaluations that come."""
+    folder = tmp_path / "run"
+    stopped_after(9, monkeypatch, WORSENS, folder)
+    (best,) = folder.glob("best-*")
+    assert all(read_position(each).best is not None for each in step_folders(folder)), "else this run shows nothing"
+    DAMAGES[damage](best / "weights.safetensors")
+    run = pretrain(WORSENS, corpus(), folder, resume=True)
+    assert f"warning: {best.name} is damaged, so the best weights up to now are lost" in said.text
+    assert "resuming after step 9" in said.text
+    assert weights(run) == weights(unbroken)
+    assert (folder / f"damaged-{best.name}").is_dir()
+    later = {step: loss for step, loss in measured(run).items() if step > 9}
+    (end,) = run.metrics("end")
+    assert (end["best_step"], end["best_masked_loss"]) == min(later.items(), key=lambda each: each[1])
 
 
 def test_where_the_last_is_the_best_nothing_is_written_twice(tmp_path: Path) -> None:

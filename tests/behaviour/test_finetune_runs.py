@@ -311,12 +311,20 @@ def test_a_run_leaves_the_callers_random_state_alone(model: Path, tmp_path: Path
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("lost", ["end", "middle"])
 def test_a_metrics_file_that_lost_records_is_named_and_no_result_is_made_up(
-    almost_finished: Path, model: Path, tmp_path: Path
+    almost_finished: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     shutil.copytree(almost_finished / "run", tmp_path / "run")
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "run" / "metrics.jsonl").write_text("".join(lines[:9]))
+    assert sum(json.loads(each)["kind"] == "evaluation" for each in lines) > 2
+    if lost == "middle":
+        second = [place for place, each in enumerate(lines) if json.loads(each)["kind"] == "evaluation"][1]
+        kept = lines[:second] + lines[second + 1 :]
+    else:
+        kept = lines[:9]
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(kept))
+    monkeypatch.setattr(Trainer, "run", None)  # it is told before anything is trained
     with pytest.raises(BertsmithError, match="records of epochs are missing"):
         call(model, tmp_path / "run")
     assert not (tmp_path / "run" / "model").exists()

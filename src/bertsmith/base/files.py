@@ -10,16 +10,15 @@ import re
 import secrets
 import shutil
 import sys
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say, warn
+from bertsmith.base.log import warn
 
 _DISK_FIXES = {
     errno.ENOSPC: "free some space or choose another folder, then run the command again; what was finished is intact",
@@ -294,66 +293,12 @@ def open_to_append(path: Path) -> BinaryIO:
             raise BertsmithError("this is a link to a place that is not there", path, "remove the link") from error
 
 
-class AppendedFile:
-    """A file that is appended to, and that may be written and synced from several threads.
-
-    What the disk refuses, because it is full say, is warned about, kept in memory and written with what comes next.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Raises BertsmithError where the file cannot be opened."""
-        self._path, self._waiting, self._refused = path, b"", False
-        self._lock = threading.Lock()
-        self._file = open_to_append(path)
-
-    def write(self, data: bytes) -> None:
-        """Appends data, at once if the disk lets it."""
-        with self._lock:
-            self._waiting += data
-            try:
-                self._put()
-            except OSError as error:
-                if not self._refused:
-                    reason = error.strerror or str(error)
-                    warn(f"could not write to {self._path}: {reason}; what comes is kept in memory, and tried again")
-                self._refused = True
-                return
-            if self._refused:
-                say(f"what {self._path} lacked is written now")
-            self._refused = False
-
-    def flush(self) -> None:
-        """Does nothing, as `write` waits for nothing; for those who write to any file."""
-
-    def sync(self) -> None:
-        """Puts all that was appended on the disk. Raises BertsmithError where it refuses."""
-        with disk_errors(self._path):
-            self.write(b"")
-            with self._lock:
-                self._put()
-            os.fsync(self._file.fileno())
-
-    def restore(self) -> bool:
-        """Makes the file anew, with all that it held, where it was removed or renamed; whether so. Raises as `sync`."""
-        if self._path.exists():
-            return False
-        with self._lock:
-            self._file.seek(0)
-            write_whole(self._path, lambda file: shutil.copyfileobj(self._file, file))
-            self._file.close()
-            self._file = open_to_append(self._path)
-        return True
-
-    def close(self) -> None:
-        """Puts everything on the disk, and closes the file. Raises as `sync`."""
-        try:
-            self.sync()
-        finally:
-            self._file.close()
-
-    def _put(self) -> None:
-        while self._waiting:
-            self._waiting = self._waiting[self._file.write(self._waiting) :]
+def is_at(file: IO[bytes], path: Path) -> bool:
+    """Whether an open file is the one at `path`, which may have been removed, renamed or replaced since."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def wait_for(path: Path, seconds: float = _OLD_VIEW_SECONDS) -> bool:

@@ -13,7 +13,8 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -25,14 +26,38 @@ LOCK_FILE = ".lock"
 _REFUSED = (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
 
 
+class Held:
+    """A folder that this process holds, until the stack ends that it is given."""
+
+    def __init__(self, folder: Path, shared: bool, doing: str, ends: ExitStack) -> None:
+        """As `locked`, and raises as that."""
+        self._path, self._ends = folder / LOCK_FILE, ends
+        self._taken = partial(_held, folder, shared, doing)
+        self._file = ends.enter_context(self._taken())
+
+    def is_lost(self) -> bool:
+        """Whether the folder or its lock was moved or removed since, so that others may hold what is there now."""
+        return not files.is_at(self._file, self._path)
+
+    def take_again(self) -> None:
+        """Holds what is there now. Raises BertsmithError where others do."""
+        self._file = self._ends.enter_context(self._taken())
+
+
 @contextmanager
-def locked(folder: Path, shared: bool = False, doing: str = "preparing a corpus here") -> Iterator[None]:
+def locked(folder: Path, shared: bool = False, doing: str = "preparing a corpus here") -> Iterator[Held]:
     """Holds a folder, which it makes if it is not there, for this process; shared: together with others that share it.
 
     doing: what the holders of such a folder do, for the message that a second process gets. Raises BertsmithError when
     others hold the folder, naming process and host if they are known. Where the file system has no locks, warns and
     continues.
     """
+    with ExitStack() as ends:
+        yield Held(folder, shared, doing, ends)
+
+
+@contextmanager
+def _held(folder: Path, shared: bool, doing: str) -> Iterator[IO[bytes]]:
     with _lock_file(folder) as file:
         if not _taken(file, shared):
             fix = "wait for it to end, or choose another folder"
@@ -40,7 +65,7 @@ def locked(folder: Path, shared: bool = False, doing: str = "preparing a corpus 
         # Those that share it write nothing, but clear what a killed process left, which would name the wrong holder.
         _write(file, "" if shared else f"process {os.getpid()} on {platform.node() or 'an unnamed host'}")
         try:
-            yield
+            yield file
         finally:
             if not shared:
                 _write(file, "")

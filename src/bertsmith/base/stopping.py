@@ -22,7 +22,7 @@ _OF_TERMINAL = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTSTP") if 
 LAUNCHER = "BERTSMITH_LAUNCHER"
 _SAME_SECONDS = 1.0
 Handler = Callable[[int, FrameType | None], Any]
-_requested = False
+_requested = 0
 _within: StopSignal | None = None
 
 
@@ -69,9 +69,9 @@ class StopSignal:
         now, launched, interrupt = time.monotonic(), LAUNCHER in os.environ, number == signal.SIGINT
         # Nothing is called until all is noted: inside of a call the same signal may come once more.
         first, again = not self.requested, now - self._interrupted_at < _SAME_SECONDS
-        self.requested = _requested = True
+        self.requested, _requested = True, _requested or EXIT_STOPPED_AFTER_SAVING
         if interrupt and first:
-            self.interrupted, self._interrupted_at = True, now
+            self.interrupted, self._interrupted_at, _requested = True, now, EXIT_INTERRUPTED
         if interrupt and not first:
             if again and launched:
                 return
@@ -96,8 +96,8 @@ class StopSignal:
             os.write(2, f"warning: {message}\n".encode())
 
 
-def stop_requested() -> bool:
-    """Whether a signal has come in the last block of `stop_on_signals`."""
+def stop_requested() -> int:
+    """The status that a signal of the last block of `stop_on_signals` ends the process with; 0 where none has come."""
     return _requested
 
 
@@ -129,7 +129,7 @@ def stop_on_signals(answer: str = StopSignal.answer, at_once: bool = False) -> I
     outer, stop = _within if in_main else None, StopSignal(at_once)
     stop.answer = answer
     if outer is None:
-        _requested = False
+        _requested = 0
     try:
         with handled(dict.fromkeys(SIGNALS, stop.note)):
             # The outer block's signals are taken when the handlers are there, and given back when its own are again, so

@@ -31,9 +31,9 @@ def tell(error: BaseException, debug: bool = False) -> tuple[int, str]:
         lacked = (str(error) or "no memory").splitlines()[0]
         error = BertsmithError(f"memory ran out: {lacked}", fix=_LESS_AT_ONCE)
     compiling = type(error).__module__.startswith(_COMPILER)
-    if compiling and stop_requested():
-        what = "interrupted while steps were compiled; a run continues from its last checkpoint with --resume"
-        return errors.EXIT_INTERRUPTED, f"{trace}{what}" if debug else what
+    if compiling and (status := stop_requested()):
+        what = "stopped while steps were compiled; a run continues from its last checkpoint with --resume"
+        return status, f"{trace}{what}" if debug else what
     if compiling and (damaged := _DAMAGED_LIBRARY.search(str(error))):
         what = f"a file that the compiler keeps is damaged ({damaged[2]}), as by a stop while it was written"
         error = BertsmithError(what, damaged[1], "delete it and run the command again, which makes it anew")

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.processes import default_workers
+from bertsmith.base.log import size, warn
+from bertsmith.base.processes import default_workers, usable_memory
 from bertsmith.cli.ending import tell
 from bertsmith.cli.verb import Call
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _ALL = "all"
 _SHORTEST_TIMEOUT = 5.0
+# Bytes of a process that has loaded PyTorch and no model yet.
+_LEAST_MEMORY = 150_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +122,7 @@ def _device(flags: RankFlags, device: str) -> str:
 def _wanted(flags: RankFlags) -> int:
     """How many processes to train in."""
     if flags.gpus is None:
-        return flags.ranks or 1
+        return _fitting(flags.ranks or 1)
     import torch
 
     found = torch.cuda.device_count()
@@ -131,3 +134,19 @@ def _wanted(flags: RankFlags) -> int:
         what = f"{wanted} GPUs are asked for, and this machine has {found}"
         raise BertsmithError(what, "--gpus", f"use --gpus {found}, or --gpus {_ALL}")
     return wanted
+
+
+def _fitting(ranks: int) -> int:
+    """The number of processes on the CPU. Warns of more than there are cores, and raises BertsmithError for more than
+    memory could hold, which would take the machine down with them."""
+    cores = default_workers()
+    if ranks <= cores:
+        return ranks
+    needed, there = ranks * _LEAST_MEMORY, usable_memory() if hasattr(os, "sysconf") else math.inf
+    if needed > there:
+        what = (
+            f"{ranks:,} processes take {size(needed)} of memory before they have a model, and {size(there)} are there"
+        )
+        raise BertsmithError(what, "--ranks", f"use --ranks {cores}: more processes than cores make no run faster")
+    warn(f"--ranks {ranks} are more processes than the {cores} cores here, so they wait for each other")
+    return ranks

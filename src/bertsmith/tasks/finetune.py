@@ -142,10 +142,10 @@ def _tune(asked: Asked, out: Path | None, resume: bool, events: Events) -> Finet
         agree(lambda: {**alike, **identity, "resume": resume, **code_facts()})
         files_of_rows = {name: _named(each) for name, each in sources.items()}
         recipe = {"task": work.benchmark or kind.kind, "model": str(asked.model), **asked.named, **files_of_rows}
-        with opened(run.folder, identity, resume) as started_on:
+        facts = RunFacts(identity, as_yaml(recipe | asdict(settings)), {}, events)
+        with opened(run.folder, facts, resume) as facts:
             if resume and ranks.by_first(run.is_finished_and_whole):
                 return _finished(run, work)
-            facts = RunFacts(identity, as_yaml(recipe | asdict(settings)), started_on, events)
             try:
                 result = _train(work, run, facts, asked.outputs, resume)
             except StoppedAfterSaving as stopped:
@@ -221,6 +221,7 @@ def _train(work: Work, run: Run, facts: RunFacts, outputs: Outputs, resume: bool
             trainer.write("end", {"tokens": trainer.position.tokens})
             trainer.saver.wait()  # for the best weights
             model, bests = trainer.objective.model, [(run.folder, best) for best in trainer.position.bests]
+    ranks.by_first(facts.hold)
     # Without the kernels of training, as `predict` and `evaluate` run the model: to the bit what they will find.
     result = ranks.by_first(lambda: finish(work, run, model, bests, time.monotonic() - start))
     ranks.by_first(lambda: outputs.add_totals(nvidia_scores(result.tuned["dev"])))

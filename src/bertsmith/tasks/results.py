@@ -247,6 +247,14 @@ def results_of(
     return found
 
 
+def check_measured(records: Sequence[Mapping[str, Any]], seed: int, due: Sequence[int]) -> None:
+    """Raises BertsmithError where records of measurements of a seed are missing, without which a run that is resumed
+    could not tell its results in the end. due: the steps of the seed after which it was measured so far."""
+    found = {each["seed_step"] for each in records if each["kind"] == "evaluation" and each.get("seed") == seed}
+    if not found.issuperset(due):
+        raise _lost_records()
+
+
 def last_figures(records: Sequence[Mapping[str, Any]], kind: str) -> dict[str, dict[str, float]]:
     """Every figure on the rows held out from each stage of a kind, after its last step, by the stage's label."""
     found = {str(each[kind]): each for each in records if each["kind"] == "evaluation" and kind in each}

@@ -90,11 +90,12 @@ def pretrain(
         settings = settings_identity(asdict(work.recipe), "recipe", _OF_A_RANK)
         old = None if work.old is None else checksum_of(work.old)
         agree(lambda: {**settings, **work.identity, "resume": resume, "also_evaluate": old, **code_facts()})
-        with opened(run.folder, work.identity, resume) as started_on:
+        facts = RunFacts(work.identity, as_yaml(asdict(work.recipe)), {}, events)
+        with opened(run.folder, facts, resume) as facts:
             if resume and ranks.by_first(run.is_finished_and_whole):
                 say(f"this run is finished already: {run.model}")
                 return run
-            _train(work, run, RunFacts(work.identity, as_yaml(asdict(work.recipe)), started_on, events), resume)
+            _train(work, run, facts, resume)
     return run
 
 
@@ -103,7 +104,7 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
     recipe, corpus, started_on = work.recipe, work.corpus, known.started_on
     kernels = recipe.compile != "false"
     device, facts = start_device(recipe.device, recipe.precision, kernels, started_on, run.folder)
-    checkpoint = newest_checkpoint(run.folder, resume)
+    checkpoint = newest_checkpoint(run.folder, resume, needs_best=False)
     model, tokenizer, unigrams = together(lambda: (model_of(work, device), corpus.tokenizer(), corpus.unigrams()))
     teaching = None if work.teacher is None else together(lambda: teaching_for(work, model, device))
     if checkpoint is None:
@@ -145,6 +146,7 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
     finished = _gathered(without_maps(model))
 
     def finish() -> None:
+        known.hold()
         facts, made_with = facts_of(run.metrics(), trainer.position), corpus.folder / "tokenizer"
         if best is not None:  # before the model, which makes the run a finished one
             _save_best(run, best, finished, made_with)

@@ -25,7 +25,7 @@ from bertsmith.model.cpu.prepare import end_training, prepare_training
 from bertsmith.model.flop import peak_flops, step_flop
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.agreement import agree, held
-from bertsmith.training.checkpoints import Position, load_checkpoint, newest_whole
+from bertsmith.training.checkpoints import Position, load_checkpoint, lost_bests, newest_whole
 from bertsmith.training.checkpoints.disk import tell_disk_need
 from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.loop import Cadence, Trainer
@@ -130,10 +130,11 @@ def micro_batch_tokens(asked: int, config: BertConfig, longest: int, device: Dev
     return most
 
 
-def newest_checkpoint(folder: Path, resume: bool) -> Path | None:
+def newest_checkpoint(folder: Path, resume: bool, needs_best: bool = True) -> Path | None:
     """The step folder that a run is resumed from; None where there is none. The first rank verifies and names it,
-    because another one's listing of a shared disk may be old; that one waits until it sees the folder."""
-    checkpoint = ranks.by_first(lambda: newest_whole(folder)) if resume else None
+    because another one's listing of a shared disk may be old; that one waits until it sees the folder. needs_best: as
+    of `newest_whole`."""
+    checkpoint = ranks.by_first(lambda: newest_whole(folder, needs_best)) if resume else None
     if checkpoint is not None and not ranks.is_first():
         files.wait_for(checkpoint)
     return checkpoint
@@ -146,8 +147,10 @@ def resume_position(checkpoint: Path | None, model: nn.Module, optimizer: Clippe
     """
     if checkpoint is None:
         return None
-    position = together(lambda: load_checkpoint(checkpoint.parent, model, optimizer, checkpoint))
-    assert position is not None
+    run = checkpoint.parent
+    found = together(lambda: load_checkpoint(run, model, optimizer, checkpoint))
+    assert found is not None
+    position = found.without_bests(ranks.by_first(lambda: lost_bests(run, found)))
     agree(lambda: held(position, model, optimizer, checkpoint))
     say(f"resuming after step {position.step:,}")
     return position
@@ -257,7 +260,7 @@ def _metrics_file(folder: Path, facts: RunFacts, settings: TrainerSettings) -> M
     step = settings.position.step if settings.position else 0
     asked = yaml.safe_load(facts.recipe)
     sinks = settings.outputs.sinks(folder, asked, read_metrics(folder / METRICS_FILE), step)
-    return MetricsFile(folder, step + 1 if settings.position else 0, sinks)
+    return MetricsFile(folder, step + 1 if settings.position else 0, sinks, facts.hold)
 
 
 def _peak(device: Device) -> float | None:

@@ -14,17 +14,18 @@ best/                       of pre-training, the best one on held-out text, wher
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bertsmith.base import files, ranks
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.locks import LOCK_FILE, locked
+from bertsmith.base.locks import LOCK_FILE, Held, locked
 from bertsmith.base.log import say, warn
 from bertsmith.training.checkpoints import Position, step_folders
+from bertsmith.training.objective import nothing
 from bertsmith.training.records.events import Events
 from bertsmith.training.records.meters import METRICS_FILE, forget_after, read_metrics
 from bertsmith.weights.huggingface import read_config
@@ -90,22 +91,55 @@ class Run:
         return True
 
 
-@contextmanager
-def opened(folder: Path, identity: Mapping[str, Any], resume: bool) -> Iterator[dict[str, str]]:
-    """Holds a folder for one run as long as the block runs; gives what the run there was started on, {} for a new one.
+@dataclass(frozen=True)
+class RunFacts:
+    """What a run folder records of its run.
 
-    identity: all that decides what the run comes to. Raises BertsmithError, alike on all ranks, where another process
-    works in the folder, where a run is there and `resume` is not set, and where the folder is another run's.
+    identity: all that decides what the run comes to. recipe: the text of `recipe.yaml`. started_on: device, precision
+    and what else decides the last bits, kept when the run is resumed. events: entered before anything may warn. hold:
+    sees that the folder is still this run's, and no other process's; raises BertsmithError.
+    """
+
+    identity: Mapping[str, Any]
+    recipe: str
+    started_on: Mapping[str, str]
+    events: Events = field(default_factory=Events)
+    hold: Callable[[], None] = nothing
+
+
+@contextmanager
+def opened(folder: Path, facts: RunFacts, resume: bool) -> Iterator[RunFacts]:
+    """Holds a folder for one run as long as the block runs; gives its facts with what the run there was started on, {}
+    for a new one.
+
+    Raises BertsmithError, alike on all ranks, where another process works in the folder, where a run is there and
+    `resume` is not set, and where the folder is another run's.
     """
     ranks.by_first(lambda: check_free(folder, resume))
+    locks: list[Held] = []
+
+    def hold() -> None:
+        for lock in locks:  # of the first rank
+            if lock.is_lost():
+                _check_still_ours(folder, facts.identity)
+                lock.take_again()
+
     with ExitStack() as held:
 
         def check() -> dict[str, str]:
-            held.enter_context(locked(folder, doing="training in this folder"))
+            locks.append(held.enter_context(locked(folder, doing="training in this folder")))
             held.callback(_remove_if_unused, folder)
-            return _check(folder, identity, resume)
+            return _check(folder, facts.identity, resume)
 
-        yield ranks.by_first(check)
+        yield replace(facts, started_on=ranks.by_first(check), hold=hold)
+
+
+def _check_still_ours(folder: Path, identity: Mapping[str, Any]) -> None:
+    try:
+        check_same_run(folder, identity)
+    except BertsmithError as error:
+        fix = "move that one away, or end this run: its checkpoints are where its folder was moved to"
+        raise BertsmithError("this folder is another run's now", folder, fix) from error
 
 
 def _remove_if_unused(folder: Path) -> None:
@@ -140,20 +174,6 @@ def _check(folder: Path, identity: Mapping[str, Any], resume: bool) -> dict[str,
     return started_on
 
 
-@dataclass(frozen=True)
-class RunFacts:
-    """What a run folder records of its run.
-
-    identity: all that decides what the run comes to. recipe: the text of `recipe.yaml`. started_on: device, precision
-    and what else decides the last bits, kept when the run is resumed. events: entered before anything may warn.
-    """
-
-    identity: Mapping[str, Any]
-    recipe: str
-    started_on: Mapping[str, str]
-    events: Events = field(default_factory=Events)
-
-
 def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
     """Marks a folder as the run's, no longer stopped, and removes what came after `position`.
 
@@ -181,7 +201,8 @@ def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
 
 def restore_claim(folder: Path, facts: RunFacts) -> None:
     """Writes again whose folder this is, where somebody has removed or renamed the folder while the run trains; a
-    checkpoint that is written here then could not be resumed."""
+    checkpoint that is written here then could not be resumed. Raises BertsmithError where another run is there now."""
+    facts.hold()
     if not (folder / RUN_FILE).exists():
         _write_claim(folder, facts)
         warn(f"{folder / RUN_FILE} was removed or renamed while the run trains; it is there again")

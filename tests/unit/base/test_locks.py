@@ -8,8 +8,7 @@ import platform
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,28 +16,7 @@ import pytest
 from bertsmith.base import locks
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import alone_in, locked
-
-_HOLD = """
-import sys
-from pathlib import Path
-from bertsmith.base.locks import locked
-with locked(Path(sys.argv[1]), shared=sys.argv[2] == "shared", doing="training in this folder"):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-@contextmanager
-def holder(folder: Path, shared: bool = False) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the folder until its standard input is closed."""
-    command = [sys.executable, "-c", _HOLD, str(folder), "shared" if shared else "alone"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "held\n"
-            yield process
-        finally:
-            process.kill()
+from made_locks import holder
 
 
 def refusal(folder: Path, shared: bool = False) -> BertsmithError:
@@ -87,6 +65,22 @@ def test_several_share_a_folder_and_nobody_has_it_alone(tmp_path: Path) -> None:
             process.communicate("")
         with locked(tmp_path):
             pass
+
+
+def test_a_lock_that_was_removed_is_lost_and_taken_again_where_nobody_else_has_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with locked(folder) as held:
+        assert not held.is_lost()
+        (folder / ".lock").unlink()
+        assert held.is_lost()
+        with holder(folder) as process:
+            with pytest.raises(BertsmithError, match=rf"another process .* \(process {process.pid} "):
+                held.take_again()
+            assert held.is_lost()
+        os.rename(folder, tmp_path / "moved")
+        held.take_again()
+        assert not held.is_lost()
+        assert f"process {os.getpid()} " in refusal(folder).what
 
 
 def test_a_file_system_without_locks_is_warned_about(

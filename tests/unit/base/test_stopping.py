@@ -83,7 +83,7 @@ def test_whether_a_stop_was_asked_for_is_known_after_the_block() -> None:
     with stop_on_signals():
         assert not stop_requested()
         signal.raise_signal(signal.SIGTERM)
-    assert stop_requested()
+    assert stop_requested() == 143
     with stop_on_signals():
         assert not stop_requested()
 

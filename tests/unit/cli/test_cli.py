@@ -14,8 +14,9 @@ import pytest
 
 from bertsmith import __version__
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.ranks import launcher
 from bertsmith.base.stopping import StoppedAfterSaving
-from bertsmith.cli import main
+from bertsmith.cli import main, ranks
 from bertsmith.cli.distill import _corpus_flags
 from bertsmith.cli.train import PretrainFlags, recipe_flags
 from bertsmith.cli.verb import Call, Verb
@@ -243,3 +244,20 @@ def test_what_is_wrong_before_ranks_meet_is_one_message_for_each_host(call, monk
     assert said[0]
     assert said[1] == said[3] == ""
     assert said[2] == f"rank 2: {said[0]}"
+
+
+def test_more_processes_than_memory_holds_are_refused_and_more_than_cores_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ranks, "default_workers", lambda: 2)
+    monkeypatch.setattr(ranks, "usable_memory", lambda: 8_000_000_000)
+    started = []
+    monkeypatch.setattr(launcher, "launch", lambda command, count, *more: started.append(count) or 0)
+    call = ["pretrain", "bert-tiny", "--corpus", "c", "--out", "o", "--ranks"]
+    assert [main([*call, number]) for number in ("2", "3", "300")] == [0, 0, 2]
+    assert started == [2, 3]
+    warning, refusal, where, fix = capsys.readouterr().err.splitlines()
+    assert warning == "warning: --ranks 3 are more processes than the 2 cores here, so they wait for each other"
+    assert refusal == "300 processes take 45.0 GB of memory before they have a model, and 8.0 GB are there"
+    assert where.endswith("--ranks")
+    assert "use --ranks 2" in fix

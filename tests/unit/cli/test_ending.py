@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import stop_on_signals, stop_requested
 from bertsmith.cli import ending
 from bertsmith.cli.ending import tell
 
@@ -15,15 +18,19 @@ def of_the_compiler(message: str) -> RuntimeError:
 
 def test_what_the_compiler_lost_to_a_signal_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     # Else a signal of an earlier test of this process would count.
-    monkeypatch.setattr(ending, "stop_requested", lambda: False)
+    monkeypatch.setattr(ending, "stop_requested", lambda: 0)
     status, said = tell(of_the_compiler("ImportError: /tmp/cache/ab/x.main.so: file too short"))
     assert status == 2
     assert "a file that the compiler keeps is damaged (file too short)" in said
     assert "where: /tmp/cache/ab/x.main.so" in said
     assert tell(of_the_compiler("CppCompileError: C++ compile error"))[0] == 1
-    monkeypatch.setattr(ending, "stop_requested", lambda: True)
-    status, said = tell(of_the_compiler("CppCompileError: C++ compile error"))
-    assert (status, said.partition(";")[0]) == (130, "interrupted while steps were compiled")
+    for number, expected in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+        with monkeypatch.context() as patch, stop_on_signals():
+            signal.raise_signal(number)
+            patch.setattr(ending, "stop_requested", stop_requested)
+            status, said = tell(of_the_compiler("CppCompileError: C++ compile error"))
+        assert (status, said.partition(";")[0]) == (expected, "stopped while steps were compiled")
+    monkeypatch.setattr(ending, "stop_requested", lambda: 143)
     assert "CppCompileError" in tell(of_the_compiler("CppCompileError: C++ compile error"), debug=True)[1]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,15 @@ from safetensors.torch import load_file, save_file
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.training.checkpoints import Best, Position, load_best, load_checkpoint, newest_whole, step_folders
+from bertsmith.training.checkpoints import (
+    Best,
+    Position,
+    load_best,
+    load_checkpoint,
+    lost_bests,
+    newest_whole,
+    step_folders,
+)
 from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.run_folder import RunFacts, check_same_run, claim
 from made_checkpoints import DAMAGES, STATE, flip, made, same, update, written
@@ -171,6 +180,37 @@ def test_one_whose_best_weights_are_damaged_is_not_whole(tmp_path: Path, damage:
     model, optimizer = made()
     position = load_checkpoint(tmp_path, model, optimizer)
     assert position == Position(5, 1, 5, 500, best=Best(0.5, 5))
+
+
+def test_best_weights_that_all_refer_to_are_lost_where_the_run_can_do_without(
+    tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    for step in (5, 10, 15):
+        save(tmp_path, step, best=Best(0.5, 5), keep=3)
+    flip(tmp_path / "best-00000005" / "weights.safetensors")
+    flip(tmp_path / "step-00000015" / STATE)
+    with pytest.raises(BertsmithError, match="no checkpoint of this run is whole"):
+        newest_whole(tmp_path)
+    shutil.rmtree(tmp_path / "step-00000015")
+    with pytest.raises(
+        BertsmithError, match="best weights so far are damaged, and every checkpoint refers to"
+    ) as caught:
+        newest_whole(tmp_path)
+    assert caught.value.where == str(tmp_path / "best-00000005" / "weights.safetensors")
+    assert newest_whole(tmp_path, needs_best=False) == tmp_path / "step-00000010"
+    position = load_checkpoint(tmp_path, *made(), tmp_path / "step-00000010")
+    assert position is not None
+    assert lost_bests(tmp_path, position) == [5]
+    assert position.without_bests([5]) == Position(10, 1, 10, 1000)
+    assert "best-00000005 is damaged, so the best weights up to now are lost" in said.text
+    assert (tmp_path / "damaged-best-00000005").is_dir()
+
+
+def test_where_an_older_one_refers_to_whole_best_weights_none_are_lost(tmp_path: Path) -> None:
+    save(tmp_path, 5, best=Best(0.5, 5))
+    save(tmp_path, 10, best=Best(0.6, 10))
+    flip(tmp_path / "best-00000010" / "weights.safetensors")
+    assert newest_whole(tmp_path, needs_best=False) == tmp_path / "step-00000005"
 
 
 def test_folders_of_versions_without_checksums_are_taken_without_a_word(

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import AppendedFile
 from bertsmith.base.log import warn
 from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.training.records.appended import AppendedFile
 from bertsmith.training.records.environment import environment
 from bertsmith.training.records.events import EVENTS_FILE, Events
 from made_pages import read_lines

@@ -123,6 +123,19 @@ def test_a_log_that_ends_before_the_checkpoint_is_warned_of(
     assert "what was logged of steps 21 to 60 is lost" in caplog.text
 
 
+def test_lines_that_were_deleted_from_the_middle_are_warned_of(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = [json.dumps(record("train", step) | {"steps": float(step - before)}) for before, step in
+             ((0, 10), (10, 20), (20, 25), (25, 35), (35, 45))]  # fmt: skip
+    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    forget_after(path, 45)
+    assert not said.records
+    path.write_text("\n".join([lines[1], lines[4], ""]), encoding="utf-8")
+    forget_after(path, 45)
+    (warning,) = said.messages
+    assert "metrics.jsonl lacks lines: what was logged of steps 1 to 10, 21 to 35 is lost" in warning
+
+
 def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
     """As where a package is not installed."""
     real = builtins.__import__

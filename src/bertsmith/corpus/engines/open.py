@@ -64,6 +64,6 @@ def _unless_published(out: Path) -> Iterator[None]:
         raise
 
 
-def held(options: EngineOptions, out: Path) -> AbstractContextManager[None]:
+def held(options: EngineOptions, out: Path) -> AbstractContextManager[object]:
     """Holds the corpus folder for this run: for it alone, or for it and the other tasks of its array."""
     return locked(out) if options.array_task is None else held_together(out)

@@ -85,7 +85,7 @@ def train_side_by_side(
             (run.folder / METRICS_FILE).unlink(missing_ok=True)  # of a run that was killed when it had joined them
             claim(run.folder, facts, None)
             sinks = outputs.sinks(run.folder, yaml.safe_load(facts.recipe), [], 0)
-            joined.append(ends.enter_context(MetricsFile(run.folder, 0, sinks)))
+            joined.append(ends.enter_context(MetricsFile(run.folder, 0, sinks, facts.hold)))
 
         ranks.by_first(start)
         together(lambda: _check_seen(run))

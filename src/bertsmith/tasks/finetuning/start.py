@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torch import nn
 
+from bertsmith.base import ranks
 from bertsmith.base.device import Device
 from bertsmith.base.ranks.together import together
 from bertsmith.model.encoder import Encoder
@@ -19,13 +20,16 @@ from bertsmith.tasks.finetuning.augmented import with_augmented
 from bertsmith.tasks.finetuning.folds import FoldScores
 from bertsmith.tasks.finetuning.model import build_model, optimizer_of
 from bertsmith.tasks.finetuning.teacher import teaching_of
-from bertsmith.tasks.finetuning.trials import Trial, trial_folder, trials
+from bertsmith.tasks.finetuning.trials import SEED, Trial, trial_folder, trials
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.objective import TaskObjective
+from bertsmith.tasks.results import check_measured
 from bertsmith.tasks.task import Floats, Runner
 from bertsmith.training.agreement import agree, checksum
+from bertsmith.training.checkpoints import Position
 from bertsmith.training.loop import Cadence, Stage, Trainer
+from bertsmith.training.records.meters import METRICS_FILE, read_metrics
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run import (
     TrainerSettings,
@@ -74,6 +78,8 @@ def started(
     objective = _objective(work, model, device, of_folds.keep)
     cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep, settings.keep_every)
     stages = dict(enumerate(trials(work), start=1)) if only is None else only
+    if position is not None:
+        ranks.by_first(lambda: _check_measured(folder, position, stages))
     steps = sum(each.steps for each in stages.values())
     with trainer_of(
         folder,
@@ -85,6 +91,18 @@ def started(
         ),
     ) as trainer:
         yield work, trainer, {number: partial(each.stage, number, device) for number, each in stages.items()}
+
+
+def _check_measured(folder: Path, position: Position, stages: Mapping[int, Trial]) -> None:
+    """Raises BertsmithError where `metrics.jsonl` lacks a measurement of a seed up to the checkpoint."""
+    records = read_metrics(folder / METRICS_FILE)
+    for number, trial in stages.items():
+        if trial.kind != SEED or number > position.stage:
+            continue
+        last = position.stage_step - position.unmeasured
+        if number < position.stage:  # it may have ended early
+            last = max((each["seed_step"] for each in records if each.get("seed") == trial.label), default=trial.steps)
+        check_measured(records, trial.label, [step for step in trial.due if step <= last])
 
 
 def shared(work: Work, run: Path, device: Device, started_on: Mapping[str, str]) -> tuple[Work, dict[str, str]]:

@@ -64,14 +64,18 @@ def _write_checksums(folder: Path) -> None:
     (folder / _CHECKSUMS_FILE).write_text(json.dumps(sums, indent=2) + "\n", encoding="utf-8")
 
 
-def check_step(run: Path, folder: Path) -> None:
-    """Raises BertsmithError that says what of a step folder, or of the best weights that it refers to, is damaged.
+def check_step(folder: Path) -> None:
+    """Raises BertsmithError that says what of a step folder is damaged.
 
     Everything is read once. Of folders without checksums, as earlier versions wrote them, the headers are.
     """
     _check_files(folder, STATE_FILE, (STATE_FILE, POSITION_FILE))
-    for best in read_position(folder).bests:
-        _check_files(best_folder(run, best.step), WEIGHTS_FILE, (WEIGHTS_FILE,))
+    read_position(folder)
+
+
+def check_best(folder: Path) -> None:
+    """As `check_step`, of best weights."""
+    _check_files(folder, WEIGHTS_FILE, (WEIGHTS_FILE,))
 
 
 def _check_files(folder: Path, tensors: str, names: tuple[str, ...]) -> None:

@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import warn
 from bertsmith.optim.clipped import ClippedOptimizer
-from bertsmith.training.checkpoints.folders import STATE_FILE, WEIGHTS_FILE, check_step, opened_tensors
+from bertsmith.training.checkpoints.folders import (
+    STATE_FILE,
+    WEIGHTS_FILE,
+    check_best,
+    check_step,
+    opened_tensors,
+)
 from bertsmith.training.checkpoints.position import Best, Position, best_folder, read_position, step_folders
 from bertsmith.training.checkpoints.state import MOMENTS, WEIGHTS, state_of
 from bertsmith.training.parallel import fill_from_whole
@@ -20,41 +26,85 @@ from bertsmith.training.parallel import fill_from_whole
 _ASIDE = "damaged-"
 
 
-def newest_whole(run: Path) -> Path | None:
+def newest_whole(run: Path, needs_best: bool = True) -> Path | None:
     """The newest step folder that is whole; None for a run without one. For the first rank of a run.
 
-    Every file is compared with its checksum. Newer folders that are damaged are warned about and renamed, so that no
-    later resume continues from one of them. Raises BertsmithError where there are step folders and none is whole.
+    Every file is compared with its checksum, those of the best weights too that a step folder refers to. Newer folders
+    that are damaged are warned about and renamed, so that no later resume continues from one of them. needs_best:
+    whether a run cannot be continued without its best weights; where it can, and all step folders lack theirs, these
+    are lost, which is said. Raises BertsmithError where there are step folders and none is whole.
     """
     damaged: dict[Path, BertsmithError] = {}
+    without_best: dict[Path, dict[Path, BertsmithError]] = {}
     for folder in reversed(step_folders(run)):
         try:
-            check_step(run, folder)
+            check_step(folder)
         except BertsmithError as error:
             damaged[folder] = error
             continue
-        for each, why in damaged.items():
-            _set_aside(each, why, folder)
+        lost = _damaged_bests(run, folder)
+        if not lost:
+            _set_aside(damaged, folder)
+            return folder
+        without_best[folder] = lost
+        damaged[folder] = next(iter(lost.values()))
+    if without_best and not needs_best:
+        folder, lost = next(iter(without_best.items()))
+        _set_aside({each: why for each, why in damaged.items() if each.name > folder.name}, folder)
+        for best, why in lost.items():
+            _lose_best(best, why)
         return folder
     if not damaged:
         return None
     names = ", ".join(each.name for each in damaged)
     newest = next(iter(damaged.values()))
-    raise BertsmithError(
-        f"no checkpoint of this run is whole, so it cannot be resumed: {newest.what} (damaged: {names})",
-        newest.where,
-        "put back a whole copy of one of them; or remove them, and the run starts from the beginning",
+    if len(without_best) == len(damaged):
+        what = f"the best weights so far are damaged, and every checkpoint refers to them ({names}): {newest.what}"
+        fix = "put back a whole copy of them; or remove the checkpoints, and the run starts from the beginning"
+    else:
+        what = f"no checkpoint of this run is whole, so it cannot be resumed: {newest.what} (damaged: {names})"
+        fix = "put back a whole copy of one of them; or remove them, and the run starts from the beginning"
+    raise BertsmithError(what, newest.where, fix)
+
+
+def _damaged_bests(run: Path, folder: Path) -> dict[Path, BertsmithError]:
+    """The best weights that a step folder refers to and that are not whole, with what is wrong."""
+    found = {}
+    for best in read_position(folder).bests:
+        try:
+            check_best(best_folder(run, best.step))
+        except BertsmithError as error:
+            found[best_folder(run, best.step)] = error
+    return found
+
+
+def _set_aside(damaged: Mapping[Path, BertsmithError], taken: Path) -> None:
+    for folder, why in damaged.items():
+        aside = _aside(folder)
+        warn(
+            f"{folder.name} is damaged, so {taken.name} is taken: {why.what} ({why.where}); it is now called "
+            f"{aside.name}, and can be removed"
+        )
+
+
+def _lose_best(best: Path, why: BertsmithError) -> None:
+    aside = f"; it is now called {_aside(best).name}, and can be removed" if best.exists() else ""
+    warn(
+        f"{best.name} is damaged, so the best weights up to now are lost, and the best is chosen from what comes: "
+        f"{why.what} ({why.where}){aside}"
     )
 
 
-def _set_aside(folder: Path, why: BertsmithError, taken: Path) -> None:
+def _aside(folder: Path) -> Path:
     aside = folder.with_name(_ASIDE + folder.name)
     shutil.rmtree(aside, ignore_errors=True)
     os.replace(folder, aside)
-    warn(
-        f"{folder.name} is damaged, so {taken.name} is taken: {why.what} ({why.where}); it is now called "
-        f"{aside.name}, and can be removed"
-    )
+    return aside
+
+
+def lost_bests(run: Path, position: Position) -> list[int]:
+    """The steps of the best weights that a position refers to and that are not there."""
+    return [best.step for best in position.bests if not best_folder(run, best.step).is_dir()]
 
 
 def load_checkpoint(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_json
@@ -56,6 +57,11 @@ class Position:
     def bests(self) -> list[Best]:
         """All best weights that are kept."""
         return [*self.kept, *([] if self.best is None else [self.best])]
+
+    def without_bests(self, steps: Collection[int]) -> Self:
+        """Without the best weights of these steps."""
+        best = None if self.best is None or self.best.step in steps else self.best
+        return replace(self, best=best, kept=[each for each in self.kept if each.step not in steps])
 
     @property
     def pending(self) -> int:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import AppendedFile, disk_errors, read_errors, write_text
+from bertsmith.base.files import disk_errors, read_errors, write_text
+from bertsmith.training.records.appended import AppendedFile
 
 _BEGIN = "DLLL "
 _UNITS = {

@@ -9,7 +9,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,14 +18,17 @@ from typing import Any, Self, TypeGuard
 import torch
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import AppendedFile, disk_errors, read_errors, write_text
+from bertsmith.base.files import disk_errors, read_errors, write_text
 from bertsmith.base.log import warn
 from bertsmith.base.ranks import sum_over_ranks, world_size
+from bertsmith.training.objective import nothing
+from bertsmith.training.records.appended import AppendedFile
 from bertsmith.training.records.sinks import Sink
 from bertsmith.training.records.tensorboard import Board, numbers_of
 from bertsmith.training.step import StepSums
 
 METRICS_FILE = "metrics.jsonl"
+_SHOWN = 4
 
 
 class Meter:
@@ -141,14 +144,16 @@ class MetricsFile:
     it warns of them.
     """
 
-    def __init__(self, folder: Path, first_step: int = 0, sinks: Sequence[Sink] = ()) -> None:
+    def __init__(
+        self, folder: Path, first_step: int = 0, sinks: Sequence[Sink] = (), check: Callable[[], None] = nothing
+    ) -> None:
         """first_step: the first one that this file will tell of. sinks: are given the records too, and are closed with
-        this file. Raises BertsmithError where the disk refuses."""
+        this file. check: as of `AppendedFile`. Raises BertsmithError where the disk refuses."""
         path = folder / METRICS_FILE
         self.earlier = read_metrics(path)
-        self._path, self._file, self._sinks = path, AppendedFile(path), sinks
+        self._file, self._sinks = AppendedFile(path, check), sinks
         with disk_errors(path):
-            self._board = Board.open(folder / "tensorboard", first_step)
+            self._board = Board.open(folder / "tensorboard", first_step, check)
 
     def write(self, record: dict[str, Any]) -> None:
         """Appends a record; it has `kind` and `step`."""
@@ -160,12 +165,7 @@ class MetricsFile:
 
     def sync(self) -> None:
         """Puts what was written so far on the disk, before a checkpoint that builds on it. Raises BertsmithError."""
-        self._restore()
         self._file.sync()
-
-    def _restore(self) -> None:
-        if self._file.restore():
-            warn(f"{self._path} was removed or renamed while it was written; it is there again, with all its lines")
 
     def close(self, failed: bool = False) -> None:
         """Puts everything on the disk. failed: an error ends the run. Raises BertsmithError where the disk refuses."""
@@ -175,7 +175,6 @@ class MetricsFile:
             if self._board is not None:
                 ends.callback(self._board.close)
             ends.callback(self._file.close)
-            ends.callback(self._restore)
 
     def __enter__(self) -> Self:
         return self
@@ -222,7 +221,7 @@ def forget_after(path: Path, step: int, unmeasured: bool = False, pending: int =
     """Drops the records of later steps, which will be taken again, so that no step stands twice in `metrics.jsonl`.
 
     unmeasured: the evaluation after the step itself will be done again, too. pending: steps up to it that no line tells
-    of yet; others without a line are warned of. Returns the last step that had a record.
+    of yet; others without a line, as where lines were deleted, are warned of. Returns the last step that had a record.
     """
     records = read_metrics(path)
     if path.exists():
@@ -233,7 +232,16 @@ def forget_after(path: Path, step: int, unmeasured: bool = False, pending: int =
             if each["step"] <= (last if each["kind"] == "evaluation" else step) and each["kind"] not in ("final", "end")
         ]
         write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
-        told = max((each["step"] for each in kept if each["kind"] == "train"), default=0)
+        told, lacking = 0, list[str]()
+        for each in (each for each in kept if each["kind"] == "train"):
+            first = each["step"] - int(each.get("steps", each["step"] - told)) + 1
+            if first > told + 1:
+                lacking.append(f"{told + 1:,} to {first - 1:,}")
+            told = each["step"]
+        if lacking:
+            more = f", and {len(lacking) - _SHOWN} other stretches" if len(lacking) > _SHOWN else ""
+            lost = f"what was logged of steps {', '.join(lacking[:_SHOWN])}{more} is lost"
+            warn(f"{path} lacks lines: {lost}, and totals of the run lack it")
         if told < step - pending:
             lost = f"what was logged of steps {told + 1:,} to {step - pending:,} is lost"
             warn(f"{path} ends before this checkpoint: {lost}, and totals of the run lack it")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from bertsmith.base.files import AppendedFile
 from bertsmith.base.log import say
+from bertsmith.training.records.appended import AppendedFile
 
 _OF_PLACE = ("step", "phase", "seed", "fold", "share")
 
@@ -30,8 +30,9 @@ def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
 class Board:
     """An event file in a folder of its own."""
 
-    def __init__(self, folder: Path, first_step: int) -> None:
-        """first_step: what earlier files of the folder tell of this step and later ones no longer counts.
+    def __init__(self, folder: Path, first_step: int, check: Callable[[], None]) -> None:
+        """first_step: what earlier files of the folder tell of this step and later ones no longer counts. check: as of
+        `AppendedFile`.
 
         Raises OSError or BertsmithError where the disk refuses a file.
         """
@@ -42,16 +43,16 @@ class Board:
         self._event, self._summary = Event, Summary
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
-        self._file = AppendedFile(path)
+        self._file = AppendedFile(path, check)
         self._writer = RecordWriter(self._file)
         self._write(file_version="brain.Event:2")
         self._write(step=first_step, session_log=SessionLog(status=SessionLog.START))
 
     @classmethod
-    def open(cls, folder: Path, first_step: int) -> Self | None:
+    def open(cls, folder: Path, first_step: int, check: Callable[[], None]) -> Self | None:
         """None, said in a line, where TensorBoard is not installed."""
         try:
-            return cls(folder, first_step)
+            return cls(folder, first_step, check)
         except ImportError:
             say("TensorBoard is not installed, so its files are not written (pip install 'bertsmith[tensorboard]')")
             return None
