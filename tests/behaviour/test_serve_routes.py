@@ -178,6 +178,40 @@ def test_a_row_that_is_too_long_is_refused_or_cut_and_told(served: Served, path:
     assert "x-truncated-tokens" not in served.ask(path, _short(body))[2]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "empty"),
+    [
+        ("/models/labels/predict", {"inputs": [["awful"], ["\U0001f600 \U0001f601"], ["\u200b\x01"]]}, "2,3"),
+        ("/models/labels/answers", {"rows": ["\U0001f600", "awful"]}, "1"),
+        ("/models/labels", {"inputs": "\U0001f600"}, "1"),
+        ("/models/tags/answers", {"rows": [{"tokens": ["\U0001f600"]}, {"tokens": ["awful"]}]}, "1"),
+        ("/embed", {"inputs": ["awful", "\x01"]}, "2"),
+        ("/v1/embeddings", {"input": ["\U0001f600"], "model": "vectors"}, "1"),
+        ("/rerank", {"query": "awful", "texts": ["awful", "\x01"]}, "2"),
+        ("/similarity", {"inputs": {"source_sentence": "\U0001f600", "sentences": ["awful"]}}, "1"),
+    ],
+)
+def test_rows_of_which_the_model_knows_nothing_are_told(served: Served, path: str, body: Any, empty: str) -> None:
+    status, found, headers = served.ask(path, body)
+    assert status == 200, found
+    assert headers["x-empty-rows"] == empty
+    assert headers["x-empty-rows-total"] == str(len(empty.split(",")))
+
+
+def test_the_count_of_empty_rows_is_logged_and_in_the_metrics(served: Served) -> None:
+    def counted() -> float:
+        (line,) = [each for each in served.ask("/metrics")[1].splitlines() if each.startswith(name)]
+        return float(line.split()[1])
+
+    name = 'bertsmith_empty_rows_total{model="several"}'
+    assert served.ask("/models/several/predict", {"inputs": "awful"})[2].keys().isdisjoint({"x-empty-rows"})
+    before = counted()
+    served.ask("/models/several/predict", {"inputs": [["\U0001f600"], ["awful"]]})
+    assert counted() == before + 1
+    while not any(each["empty_rows"] == 1 and each["model"] == "several" for each in served.requests()):
+        time.sleep(0.01)  # until the test's own limit of time
+
+
 def _short(body: Any) -> Any:
     if isinstance(body, dict):
         return {name: _short(value) for name, value in body.items()}
