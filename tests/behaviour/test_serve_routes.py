@@ -298,22 +298,32 @@ def test_a_cross_encoder_ranks_as_it_scores(served_models: dict[str, Path], tmp_
         assert [row[0]["score"] for row in found] == pytest.approx([each["score"] for each in expected], **CLOSE)
 
 
-@pytest.mark.parametrize(("name", "engine"), [("labels", "onnx"), ("vectors", "openvino")])
+@pytest.mark.parametrize(("name", "engine"), [("labels", "onnx"), ("vectors", "openvino"), ("tags", "onnx")])
 def test_an_export_gives_what_its_model_gives(
     served_models: dict[str, Path], tmp_path: Path, name: str, engine: str
 ) -> None:
     export(served_models[name], tmp_path / "export", ExportOptions(engine))
-    asks = {"labels": ["/predict", "/answers"], "vectors": ["/embed", "/embed_all"]}[name]
+    asks = {"labels": ["/predict", "/answers"], "vectors": ["/embed", "/embed_all"], "tags": ["/answers", "/"]}[name]
     with serving({name: served_models[name]}, "--precision", "fp32") as served:
         expected = [asked(served, path, _texts(path)) for path in asks]
     with serving({name: tmp_path / "export"}, "--backend", engine) as served:
         for path, theirs in zip(asks, expected, strict=True):
-            assert numbers_in(asked(served, path, _texts(path))) == pytest.approx(numbers_in(theirs), abs=1e-4)
+            ours = asked(served, path, _texts(path))
+            assert numbers_in(ours) == pytest.approx(numbers_in(theirs), abs=1e-4)
+            if name == "tags":
+                assert spans_in(ours) == spans_in(theirs)
+                assert len(spans_in(ours)) > 1
 
 
 def _texts(path: str) -> dict[str, Any]:
     inputs = [[text] for text in TEXTS] if path == "/predict" else TEXTS
     return {"rows" if path == "/answers" else "inputs": inputs}
+
+
+def spans_in(found: Any) -> list[tuple[Any, ...]]:
+    """The entities of all rows, of either route."""
+    rows = [each["entities"] for each in found["answers"]] if isinstance(found, dict) else found
+    return [tuple(entity[name] for name in ("start", "end")) for row in rows for entity in row]
 
 
 def numbers_in(found: Any) -> list[float]:
