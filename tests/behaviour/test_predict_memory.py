@@ -115,8 +115,10 @@ def test_parts_of_long_rows_have_fewer_rows(tmp_path):
         parts = list(parts_of(source, Columns(), RowReader, 7, on_error))
         assert [(part.first, len(part.rows)) for part in parts] == expected
         assert [part.number for part in parts] == list(range(len(parts)))
-    short.write_text(lines(["short enough " * 100] * 5000))
+    short.write_text(lines(["short enough " * 10] * 5000))
     assert [len(part.rows) for part in parts_of(short, Columns(), RowReader, 4096, "stop")] == [4096, 904]
+    short.write_text(lines(["a page of text " * 200] * 1000))  # 3,000 characters, so that minutes of work are a part
+    assert [len(part.rows) for part in parts_of(short, Columns(), RowReader, 4096, "stop")] == [333, 333, 333, 1]
 
 
 def test_long_rows_that_cannot_be_read_do_not_wait_in_memory(tmp_path, monkeypatch):

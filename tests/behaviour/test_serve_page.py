@@ -223,6 +223,8 @@ def test_texts_stay_texts_and_mistakes_are_shown(served: Served, page: Page) -> 
     assert page.run("document.title") == "Bertsmith"
     ask(page, "labels", {"text": "word1 " * 60})
     assert "tokens were cut, because the model reads 32" in page.run("document.getElementById('status').textContent")
+    ask(page, "labels", {"text": "\U0001f600"})
+    assert "a text holds nothing that the model knows" in page.run("document.getElementById('status').textContent")
     ask(page, "masks", {"text": "no mask here"})
     assert "there is no [MASK]" in page.run("document.getElementById('status').textContent")
     page.run("1")

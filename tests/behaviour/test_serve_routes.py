@@ -178,6 +178,40 @@ def test_a_row_that_is_too_long_is_refused_or_cut_and_told(served: Served, path:
     assert "x-truncated-tokens" not in served.ask(path, _short(body))[2]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "empty"),
+    [
+        ("/models/labels/predict", {"inputs": [["awful"], ["\U0001f600 \U0001f601"], ["\u200b\x01"]]}, "2,3"),
+        ("/models/labels/answers", {"rows": ["\U0001f600", "awful"]}, "1"),
+        ("/models/labels", {"inputs": "\U0001f600"}, "1"),
+        ("/models/tags/answers", {"rows": [{"tokens": ["\U0001f600"]}, {"tokens": ["awful"]}]}, "1"),
+        ("/embed", {"inputs": ["awful", "\x01"]}, "2"),
+        ("/v1/embeddings", {"input": ["\U0001f600"], "model": "vectors"}, "1"),
+        ("/rerank", {"query": "awful", "texts": ["awful", "\x01"]}, "2"),
+        ("/similarity", {"inputs": {"source_sentence": "\U0001f600", "sentences": ["awful"]}}, "1"),
+    ],
+)
+def test_rows_of_which_the_model_knows_nothing_are_told(served: Served, path: str, body: Any, empty: str) -> None:
+    status, found, headers = served.ask(path, body)
+    assert status == 200, found
+    assert headers["x-empty-rows"] == empty
+    assert headers["x-empty-rows-total"] == str(len(empty.split(",")))
+
+
+def test_the_count_of_empty_rows_is_logged_and_in_the_metrics(served: Served) -> None:
+    def counted() -> float:
+        (line,) = [each for each in served.ask("/metrics")[1].splitlines() if each.startswith(name)]
+        return float(line.split()[1])
+
+    name = 'bertsmith_empty_rows_total{model="several"}'
+    assert served.ask("/models/several/predict", {"inputs": "awful"})[2].keys().isdisjoint({"x-empty-rows"})
+    before = counted()
+    served.ask("/models/several/predict", {"inputs": [["\U0001f600"], ["awful"]]})
+    assert counted() == before + 1
+    while not any(each["empty_rows"] == 1 and each["model"] == "several" for each in served.requests()):
+        time.sleep(0.01)  # until the test's own limit of time
+
+
 def _short(body: Any) -> Any:
     if isinstance(body, dict):
         return {name: _short(value) for name, value in body.items()}
@@ -264,22 +298,32 @@ def test_a_cross_encoder_ranks_as_it_scores(served_models: dict[str, Path], tmp_
         assert [row[0]["score"] for row in found] == pytest.approx([each["score"] for each in expected], **CLOSE)
 
 
-@pytest.mark.parametrize(("name", "engine"), [("labels", "onnx"), ("vectors", "openvino")])
+@pytest.mark.parametrize(("name", "engine"), [("labels", "onnx"), ("vectors", "openvino"), ("tags", "onnx")])
 def test_an_export_gives_what_its_model_gives(
     served_models: dict[str, Path], tmp_path: Path, name: str, engine: str
 ) -> None:
     export(served_models[name], tmp_path / "export", ExportOptions(engine))
-    asks = {"labels": ["/predict", "/answers"], "vectors": ["/embed", "/embed_all"]}[name]
+    asks = {"labels": ["/predict", "/answers"], "vectors": ["/embed", "/embed_all"], "tags": ["/answers", "/"]}[name]
     with serving({name: served_models[name]}, "--precision", "fp32") as served:
         expected = [asked(served, path, _texts(path)) for path in asks]
     with serving({name: tmp_path / "export"}, "--backend", engine) as served:
         for path, theirs in zip(asks, expected, strict=True):
-            assert numbers_in(asked(served, path, _texts(path))) == pytest.approx(numbers_in(theirs), abs=1e-4)
+            ours = asked(served, path, _texts(path))
+            assert numbers_in(ours) == pytest.approx(numbers_in(theirs), abs=1e-4)
+            if name == "tags":
+                assert spans_in(ours) == spans_in(theirs)
+                assert len(spans_in(ours)) > 1
 
 
 def _texts(path: str) -> dict[str, Any]:
     inputs = [[text] for text in TEXTS] if path == "/predict" else TEXTS
     return {"rows" if path == "/answers" else "inputs": inputs}
+
+
+def spans_in(found: Any) -> list[tuple[Any, ...]]:
+    """The entities of all rows, of either route."""
+    rows = [each["entities"] for each in found["answers"]] if isinstance(found, dict) else found
+    return [tuple(entity[name] for name in ("start", "end")) for row in rows for entity in row]
 
 
 def numbers_in(found: Any) -> list[float]:

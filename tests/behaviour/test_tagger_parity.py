@@ -78,3 +78,14 @@ def test_the_pipeline_of_transformers_finds_our_entities_in_real_text(
             compared[form] += len(found)
     assert compared["text"] > 500
     assert compared["words"] > 5
+    of_one_piece = [
+        " ".join(word for word in row["tokens"] if len(tokenizer.encode_ids([word])[0]) == 1) for row in rows
+    ]
+    texts = [text for text in of_one_piece if text and text.isascii()]
+    for strategy in ("simple", "average", "max"):  # which look at the later pieces of words, too
+        found = [entities_of(answer) for answer in ours(texts)]
+        theirs = pipe(texts, aggregation_strategy=strategy)
+        assert [[(x["start"], x["end"], x["entity_group"]) for x in row] for row in theirs] == [
+            list(map(tuple, row)) for row in found
+        ]
+        assert sum(map(len, found)) > 300

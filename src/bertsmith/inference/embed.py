@@ -16,7 +16,7 @@ from bertsmith.base.errors import BertsmithError, TypeChecked, check_class
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import log_choice, say
 from bertsmith.inference.backends.model import GraphModel, ready_model
-from bertsmith.inference.predictor import changed, read_task
+from bertsmith.inference.predictor import changed, read_task, warn_of_nothing_read
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.embedding.folders import SentenceRules, read_max_length, read_rules
 from bertsmith.tasks.embedding.layers import LayersModel
@@ -132,12 +132,14 @@ class Embedder:
         """The vectors of texts, or of rows with the column of the text, in their order: fp32[N, H]; one text, or one
         row, gives [1, H].
 
-        Says how much was cut. Raises BertsmithError that names a row without text; and for what is no list of rows,
-        such as a table of pandas.
+        Says how much was cut, and warns of rows without a token that the model knows. Raises BertsmithError that names
+        a row without text; and for what is no list of rows, such as a table of pandas.
         """
-        vectors, sequences = self.embed(named_rows([texts] if isinstance(texts, str | Mapping) else texts))
+        named = list(named_rows([texts] if isinstance(texts, str | Mapping) else texts))
+        vectors, sequences = self.embed(named)
         if sequences.truncated.rows:
             say(f"{sequences.truncation()} (the model reads {self.max_length})")
+        warn_of_nothing_read(sequences, named, self.tokenizer)
         return vectors
 
     def embed(self, rows: Iterable[tuple[str, Row | str]], column: str = "") -> tuple[Vectors, Sequences]:

@@ -14,9 +14,10 @@ from torch import nn
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.files import StrPath
-from bertsmith.base.log import log_choice, say
+from bertsmith.base.log import log_choice, say, warn
 from bertsmith.inference.backends.model import count_of, ready_model
 from bertsmith.tasks.embedding.folders import read_max_length, read_sentence_config
+from bertsmith.tasks.examples import empty_in_words
 from bertsmith.tasks.kinds.likelihood import Likelihood
 from bertsmith.tasks.kinds.masked_words import MaskedWords
 from bertsmith.tasks.reading.bad_rows import SkippedRows
@@ -27,6 +28,7 @@ from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.tasks.sequences import Fit, Sequences, encode, load_tokenizer, window_means
 from bertsmith.tasks.settings import COLUMNS_READ_BY, changed_columns, check_read
 from bertsmith.tasks.task import Answer, Answering, Examples, Floats, FolderFacts, NotFiniteError, Task
+from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, model_folder, read_config
 
 Prediction = Answer
@@ -101,11 +103,15 @@ class Predictor:
         """The predictions of the rows, in their order. A row is a text, or a mapping with the texts' columns; a single
         one gives a list of one.
 
-        Rows of like lengths go through the model together, without padding. Raises BertsmithError that names a row
-        without text, one with two texts where the model takes one, and one without a [MASK] where one is needed; and
-        for what is no list of rows, such as a table of pandas.
+        Rows of like lengths go through the model together, without padding. Says how much was cut, and warns of rows
+        without a token that the model knows. Raises BertsmithError that names a row without text, one with two texts
+        where the model takes one, and one without a [MASK] where one is needed; and for what is no list of rows, such
+        as a table of pandas.
         """
-        return self.predict(named_rows([rows] if isinstance(rows, str | Mapping) else rows))[0]
+        named = list(named_rows([rows] if isinstance(rows, str | Mapping) else rows))
+        predictions, sequences = self.predict(named)
+        warn_of_nothing_read(sequences, named, self.tokenizer)
+        return predictions
 
     def predict(self, rows: Iterable[tuple[str, Row | str]]) -> tuple[list[Prediction], Sequences]:
         """The same, with the sequences that were read, for rows that come with their names for messages
@@ -238,6 +244,12 @@ class Predictor:
         """A prediction as the columns of a table, with lists and objects in them."""
         cells = self._task.cells(prediction)
         return {name if name == TRUNCATED else f"predicted_{name}": value for name, value in cells.items()}
+
+
+def warn_of_nothing_read(sequences: Sequences, named: Sequence[tuple[str, Row | str]], tokenizer: Tokenizer) -> None:
+    """Counts and names rows that were answered, and have no token that the model knows."""
+    for words in empty_in_words(sequences, [name for name, _ in named], tokenizer.special):
+        warn(f"{words}: their answers say nothing of them")
 
 
 def load_predictor(folder: StrPath, device: str = "auto", *, likelihood: bool = False, **options: Any) -> Predictor:

@@ -11,12 +11,13 @@ from typing import Any
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say, warn
+from bertsmith.base.log import counted, say, warn
 from bertsmith.tasks.reading.bad_rows import BadRow, SkippedRows, check_list, pass_over, raise_at_once
 from bertsmith.tasks.reading.files import is_pipe, name_of
 from bertsmith.tasks.reading.overlap import text_key
 from bertsmith.tasks.reading.parts import Parts, hold_out, read_parts, warn_of_copies, warn_of_groups
 from bertsmith.tasks.reading.records import Columns, Record, Source, unused_columns
+from bertsmith.tasks.sequences import Sequences
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Examples, Task
 from bertsmith.tokens.special_ids import SpecialIds
@@ -106,10 +107,19 @@ def read_records(kind: type[Task], sources: Mapping[str, Source], settings: Fine
 
 def warn_of_empty(examples: Examples, special: SpecialIds) -> None:
     """Counts and names rows of which the model reads no token that it knows (`Sequences.empty_rows`)."""
-    for what, found in examples.sequences.empty_rows(special).items():
-        if len(found):
-            counted = f"{len(found):,} of {len(examples.records):,} {f'{examples.part} rows'.strip()}"
-            warn(f"{counted} {what}, such as {examples.records[found[0]].where}", of_all_ranks=True)
+    names = [record.where for record in examples.records]
+    for each in empty_in_words(examples.sequences, names, special, f"{examples.part} row".strip()):
+        warn(each, of_all_ranks=True)
+
+
+def empty_in_words(sequences: Sequences, names: Sequence[str], special: SpecialIds, what: str = "row") -> list[str]:
+    """The same in words, of records with these names. what: the word for one of them."""
+    found = sequences.empty_rows(special) if names else {}
+    return [
+        f"{len(rows):,} of {counted(len(names), what)} {why}, such as {names[rows[0]]}"
+        for why, rows in found.items()
+        if len(rows)
+    ]
 
 
 def warn_of_few_rows(records: Parts, metric: str) -> None:

@@ -58,12 +58,12 @@ class PartsFolder:
         Raises BertsmithError where parts are there and are not to be continued, or were made from something else.
         """
         with locked(self.path, doing="writing these parts"):
-            finished = self._finished()
-            if finished:
-                self.refuse_to_begin(resume)
+            self.refuse_to_begin(resume)
+            if self.finished_parts():
                 self._check(made_from)
             else:
                 files.write_json(self.path / _MADE_FROM, made_from)
+            finished = self._finished()
             try:
                 yield finished
             except BaseException:
@@ -96,14 +96,13 @@ class PartsFolder:
 
     def _read(self, number: int) -> tuple[Account, str]:
         """The account of a part, and what is wrong with what is kept of it: "" where it is as it was written."""
-        path, fix = self._file(number, "json"), "delete this file, so that its part is done again"
-        values = files.read_json(path, fix)
-        written = {name: values.pop(name, None) for name in _CHECKED} if isinstance(values, dict) else {}
+        path = self._file(number, "json")
         try:
+            values = files.read_json(path)
+            written = {name: values.pop(name, None) for name in _CHECKED} if isinstance(values, dict) else {}
             account = Account.from_json(values)
-        except ValueError as error:
-            what = f"this file does not say what became of the rows of a part: {error}"
-            raise BertsmithError(what, path, fix) from error
+        except (BertsmithError, ValueError):
+            return Account(), f"{path.name} does not say what became of its rows"
         kept, bad = self._file(number, "part"), self._file(number, "bad")
         if not kept.is_file():
             return account, "it is missing"

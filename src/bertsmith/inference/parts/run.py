@@ -15,6 +15,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError, TypeChecked
 from bertsmith.base.locks import LOCK_FILE
 from bertsmith.base.log import Progress, counted, say, warn
+from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
 from bertsmith.base.versions import version_of
 from bertsmith.inference.parts.folder import Join, PartsFolder
 from bertsmith.inference.parts.part import Account, OnError, Part
@@ -24,6 +25,8 @@ from bertsmith.inference.parts.workers import Here, Load, Workers, processes
 from bertsmith.tasks.reading.bad_rows import CONVERT, NOT_UTF8, listed
 from bertsmith.tasks.reading.files import is_pipe, name_of
 from bertsmith.tasks.reading.records import RowReader
+
+_SIGNALLED = "the work stops and says what is kept of it"
 
 
 @dataclass(frozen=True)
@@ -109,15 +112,20 @@ class Job:
 def answer_rows(job: Job, source: str | Path, out: str | Path, options: RowOptions) -> Account:
     """Answers the rows of a file, or of standard input ("-"), into a file or to standard output ("-").
 
-    Finished parts stay where a row, a worker or the disk ends the work, and `resume` continues from them. Raises
-    BertsmithError.
+    Finished parts stay where a row, a worker, the disk or a signal ends the work, and `resume` continues from them.
+    Raises BertsmithError, and where a file is written StoppedAfterSaving at a signal, with what is kept.
     """
     options.check(source, out)
     options = replace(options, part_rows=options.part_rows or job.part_rows)
     before = _input_facts(source)
     with Progress(job.doing, None, "rows") as progress:
         if str(out) != "-":
-            done = _into_file(job, source, Path(out), options, progress)
+            with stop_on_signals(_SIGNALLED, at_once=True) as stop:
+                try:
+                    done = _into_file(job, source, Path(out), options, progress)
+                except KeyboardInterrupt:
+                    kept = _kept(PartsFolder(Path(out)), source) or "nothing is kept of this work"
+                    raise StoppedAfterSaving(f"stopped; {kept}", stop.interrupted) from None
         else:
             work = job.load(job.device)
             done = stream(work, source, options.part_rows, options.on_error, progress)
@@ -135,7 +143,8 @@ def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, pro
     folder.refuse_to_begin(options.resume)
     with _workers(job, folder, options) as workers:
         made_from = {
-            "bertsmith": version_of("bertsmith"),
+            # With what an account has: it may change between two versions.
+            "bertsmith": f"{version_of('bertsmith')}, with accounts of {', '.join(Account().to_json())}",
             "model": _model_facts(job.model, folder),
             "input": _input_facts(source),
             "part size": f"{options.part_rows:,} rows or {PART_CHARACTERS:,} characters",
@@ -150,21 +159,23 @@ def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, pro
                     if finished
                     else "no finished parts are there: beginning anew"
                 )
-            try:
-                done, parts = _answered(workers, source, options, finished, progress)
-            except BaseException:
-                _tell_kept(folder, source)
-                raise
-            if not done.rows:
+            with _telling_kept(folder, source):
+                try:
+                    done, parts = _answered(workers, source, options, finished, progress)
+                except BaseException:
+                    if is_pipe(source):  # what came through it cannot be read again
+                        folder.remove()
+                    raise
+                if not done.rows:
+                    folder.remove()
+                _check_some(done, source, workers.reader)
+                folder.check_whole(parts)
+                if done.skipped:
+                    folder.write_bad(parts)
+                else:
+                    folder.bad.unlink(missing_ok=True)
+                folder.joined(parts, lambda file, payloads: job.join(file, payloads, done))
                 folder.remove()
-            _check_some(done, source, workers.reader)
-            folder.check_whole(parts)
-            if done.skipped:
-                folder.write_bad(parts)
-            else:
-                folder.bad.unlink(missing_ok=True)
-            folder.joined(parts, lambda file, payloads: job.join(file, payloads, done))
-            folder.remove()
     if done.skipped:
         warn(
             listed(
@@ -218,13 +229,23 @@ def _refuse_left_out(finished: Mapping[int, Account]) -> None:
         raise BertsmithError(what, "--on-error", "resume with --on-error skip, or delete the parts to begin anew")
 
 
-def _tell_kept(folder: PartsFolder, source: str | Path) -> None:
-    """Says what is kept of unfinished work; what came through a pipe is of no use."""
-    parts = folder.finished_parts()
-    if is_pipe(source):
-        folder.remove()
-    elif parts:
-        say(f"finished parts are kept in {folder.path} ({parts:,} of them): --resume continues from there")
+@contextmanager
+def _telling_kept(folder: PartsFolder, source: str | Path) -> Iterator[None]:
+    """Says what is kept where an error ends the block."""
+    try:
+        yield
+    except Exception:
+        if kept := _kept(folder, source):
+            say(kept)
+        raise
+
+
+def _kept(folder: PartsFolder, source: str | Path) -> str:
+    """What is kept of unfinished work, in words; "" for nothing."""
+    if not (parts := folder.finished_parts()):
+        return ""
+    how = "what came through a pipe cannot be resumed" if is_pipe(source) else "--resume continues from there"
+    return f"finished parts are kept in {folder.path} ({parts:,} of them): {how}"
 
 
 def _check_some(done: Account, source: str | Path, reader: type[RowReader]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,9 +14,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
+from tqdm import tqdm
+
 from bertsmith.base import log
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.processes import one_thread, start_worker, without_main_module
+from bertsmith.base.stopping import leave_stopping_to_parent
 from bertsmith.inference.parts.folder import PartsFolder
 from bertsmith.inference.parts.part import Account, OnError, Part, PartWork, answer
 from bertsmith.model.cpu.allocator import return_freed_memory
@@ -199,6 +203,7 @@ class _Log:
     level: int
 
     def configure(self) -> None:
+        tqdm.set_lock(threading.RLock())  # tqdm's own is shared by processes, and left on the system by a killed one
         log.configure()
         log.logger.setLevel(self.level)
         if self.number:
@@ -212,6 +217,7 @@ class _Log:
 def _serve(pipe: Connection, load: Load, device: str, folder: PartsFolder, on_error: OnError, logs: _Log) -> None:
     """Loads the model, says how its rows are read, and answers parts until there are none, or nobody reads them."""
     start_worker()
+    leave_stopping_to_parent()
     logs.configure()
     with suppress(EOFError, ConnectionError):
         try:

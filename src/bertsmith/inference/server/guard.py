@@ -172,6 +172,7 @@ def _line(account: Account) -> str:
             "rows": account.rows,
             "tokens": account.tokens,
             "truncated_rows": account.truncated,
+            "empty_rows": account.empty,
             "ms": round(1000 * account.seconds, 2),
         }
     )

@@ -24,7 +24,8 @@ _SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 @dataclass
 class Account:
     """What is known of a request, for the log and the counts; nothing of its texts. route: "" where there is none.
-    truncated: rows that lost tokens. long: whether what is made of it next, texts or answer, takes a while."""
+    truncated: rows that lost tokens. empty: rows without a token that the model knows. long: whether what is made of it
+    next, texts or answer, takes a while."""
 
     method: str
     route: str = ""
@@ -32,6 +33,7 @@ class Account:
     rows: int = 0
     tokens: int = 0
     truncated: int = 0
+    empty: int = 0
     status: int = 499  # the client went before there was an answer
     seconds: float = 0.0
     long: bool = False
@@ -57,6 +59,7 @@ class Metrics:
         self._rows = counter("bertsmith_rows", "Rows that were answered.", by_model)
         self._tokens = counter("bertsmith_tokens", "Tokens of these rows.", by_model)
         self._truncated = counter("bertsmith_truncated_rows", "Rows that lost tokens.", by_model)
+        self._empty = counter("bertsmith_empty_rows", "Rows without a token that the model knows.", by_model)
         self._batch_tokens = histogram("bertsmith_batch_tokens", "Tokens of a batch.", by_model, buckets=_TOKENS)
         self._batch_sequences = histogram(
             "bertsmith_batch_sequences", "Sequences of a batch.", by_model, buckets=_SEQUENCES
@@ -78,6 +81,7 @@ class Metrics:
             self._rows.labels(account.model).inc(account.rows)
             self._tokens.labels(account.model).inc(account.tokens)
             self._truncated.labels(account.model).inc(account.truncated)
+            self._empty.labels(account.model).inc(account.empty)
 
     def batch(self, lane: Lane, sequences: int, tokens: int, seconds: float) -> None:
         self._batch_tokens.labels(lane.model).observe(tokens)

@@ -60,10 +60,12 @@ class Cut:
 
 @dataclass(frozen=True)
 class Encoded:
-    """The rows of a request. records: [N]; none of a model that gives vectors."""
+    """The rows of a request. records: [N]; none of a model that gives vectors. empty: the rows, from 1, of which the
+    model reads no token that it knows."""
 
     records: Sequence[Record]
     sequences: Sequences
+    empty: Sequence[int]
 
 
 class RowModel:
@@ -102,7 +104,7 @@ class RowModel:
             check_texts(asked.texts)
             raise refused(error) from error
         _check_length(sequences, cut, self.max_length)
-        return Encoded(records, sequences)
+        return Encoded(records, sequences, _empty(sequences, self.tokenizer))
 
     def _check_second_texts(self, rows: Sequence[Any]) -> None:
         """Raises Refusal (422) for a row with one text: an empty second one is none."""
@@ -148,7 +150,7 @@ class TextModel:
             check_texts(asked.texts)
             raise refused(error) from error
         _check_length(sequences, cut, self.max_length, asked.texts)
-        return Encoded((), sequences)
+        return Encoded((), sequences, _empty(sequences, self.tokenizer))
 
     def vectors(
         self, encoded: Encoded, outputs: Sequence[Vectors], normalize: bool, dimensions: int | None = None
@@ -191,6 +193,10 @@ def check_texts(texts: Named, may_be_empty: bool = False) -> None:
 
 def _named(rows: Sequence[Any]) -> list[tuple[str, Any]]:
     return [(f"row {number}", row) for number, row in enumerate(rows, start=1)]
+
+
+def _empty(sequences: Sequences, tokenizer: Tokenizer) -> list[int]:
+    return sorted(1 + row for rows in sequences.empty_rows(tokenizer.special).values() for row in rows.tolist())
 
 
 def _check_length(sequences: Sequences, cut: Cut, max_length: int, texts: Named = ()) -> None:

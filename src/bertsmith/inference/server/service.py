@@ -32,7 +32,7 @@ _MOST_LONG, _TOKENS_A_LONG = 16, 16_384
 takes more tokens than these have."""
 _LONG_SECONDS = "5"  # after which one of them will have gone, about
 MODELS = "/models/"
-TRUNCATED_HEADER = "X-Truncated-Tokens"
+TRUNCATED_HEADER, EMPTY_HEADER = "X-Truncated-Tokens", "X-Empty-Rows"
 _ROWS_IN_HEADER = 100  # proxies and clients take headers of a few kilobytes
 _MOST_BESIDE_QUEUES = 512
 """Requests that are encoded, computed or answered at a time: with a small model that is where they wait."""
@@ -199,7 +199,7 @@ class Service:
         async def found() -> tuple[Encoded, list[Any]]:
             encoded = await self.in_rows_thread(request, model.encode, asked, cut)
             account.rows, account.tokens = len(asked.rows), int(encoded.sequences.lengths.sum())
-            account.truncated = encoded.sequences.truncated.rows
+            account.truncated, account.empty = encoded.sequences.truncated.rows, len(encoded.empty)
             if most_tokens is not None:
                 check_size("tokens in this answer", account.tokens, most_tokens)
             vectors = account.tokens if most_tokens is not None else account.rows * isinstance(model, TextModel)
@@ -247,10 +247,14 @@ def _refuse_constant(name: str) -> None:
 
 
 def answer(value: Any, encoded: Encoded | None = None) -> Response:
-    """JSON. Where rows lost tokens, headers say how many of each of the first, and in all."""
+    """JSON. Where rows lost tokens, headers say how many of each of the first, and in all; of `Encoded.empty` the first
+    and how many there are."""
     headers = {}
     if encoded is not None and encoded.sequences.truncated.rows:
         lost = encoded.sequences.row_lost_tokens
         headers[TRUNCATED_HEADER] = ",".join(map(str, lost[:_ROWS_IN_HEADER].tolist()))
         headers[TRUNCATED_HEADER + "-Total"] = str(int(lost.sum()))
+    if encoded is not None and encoded.empty:
+        headers[EMPTY_HEADER] = ",".join(map(str, encoded.empty[:_ROWS_IN_HEADER]))
+        headers[EMPTY_HEADER + "-Total"] = str(len(encoded.empty))
     return Response(_json(value), media_type="application/json", headers=headers)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bertsmith.base.figures import INSTALL, new_figure, save_figure
 from bertsmith.base.log import log_choice, say
 from bertsmith.tasks.scoring.calibration import Reliability
-from bertsmith.tasks.scoring.classes import share
+from bertsmith.tasks.scoring.classes import Confusion, share
 from bertsmith.tasks.scoring.resampling import Interval
 
 Floats = NDArray[np.float64]
@@ -28,15 +28,17 @@ _NAME = 26  # characters
 _BLUE, _ORANGE, _GREY = "#2166ac", "#d6604d", "#888888"
 
 
-def confusion_plot(path: Path, counts: Floats, names: Sequence[str], title: str) -> None:
-    """A matrix of counts[C, C], coloured by the share of each true class; of more than 100 classes those with the most
-    mistakes."""
-    mistakes = counts.sum(0) + counts.sum(1) - 2 * np.diag(counts)
+def confusion_plot(path: Path, found: Confusion, names: Sequence[str], title: str) -> None:
+    """A matrix of how often classes were taken for others, coloured by the share of each true class; of more than 100
+    classes those with the most mistakes."""
+    wrong = found.true != found.predicted
+    sides = np.concatenate([found.true[wrong], found.predicted[wrong]])
+    mistakes = np.bincount(sides, np.tile(found.counts[wrong], 2), len(names))
     kept = _most(mistakes, len(names))
     if len(kept) < len(names):
         title += f"\nthe {len(kept)} of {len(names):,} classes with the most mistakes"
-    shares = share(counts, np.repeat(counts.sum(1, keepdims=True), len(names), 1))[np.ix_(kept, kept)]
-    counts, names = counts[np.ix_(kept, kept)], [names[place] for place in kept]
+    counts, support = found.among(kept), found.table().support[kept]
+    shares, names = share(counts, np.repeat(support[:, None], len(kept), 1)), [names[place] for place in kept]
     numbers = len(names) <= _MOST_NUMBERS
     cell = 0.6 if len(names) <= 5 else 0.4 if numbers else 0.17
     margin = 1.2 + 0.075 * min(_NAME, max(map(len, names)))

@@ -34,7 +34,7 @@ from bertsmith.tasks.scoring.calibration import (
     reliability,
     reliability_of_answers,
 )
-from bertsmith.tasks.scoring.classes import class_figures, class_table, confusion, count_figures, f1_of, table_of
+from bertsmith.tasks.scoring.classes import class_figures, class_table, confusion, count_figures, f1_of
 from bertsmith.tasks.scoring.label_errors import MOST, Doubt, confident_doubts, worst_by_loss
 from bertsmith.tasks.scoring.multilabel import label_figures, label_table
 from bertsmith.tasks.scoring.numbers import number_figures
@@ -215,7 +215,7 @@ def report_numbers(folder: Path, about: About, predicted: Floats, true: Floats) 
 def _write_classes(folder: Path, about: About, of: Classified, figures: Figures, note: str = "") -> None:
     """The intervals of the figures, which have the F1 of each class, the table of classes and their confusion."""
     found = write_intervals(folder, about, figures, note)
-    rows = class_rows(table_of(confusion(of.predicted, of.true, len(of.names))), of.names, found)
+    rows = class_rows(confusion(of.predicted, of.true, len(of.names)).table(), of.names, found)
     _write_table(folder, about, rows, note)
     _write_confusion(folder, about, of, note)
 
@@ -226,22 +226,21 @@ def _write_table(folder: Path, about: About, rows: Sequence[dict[str, Any]], not
 
 
 def _write_confusion(folder: Path, about: About, of: Classified, note: str) -> None:
-    counts = confusion(of.predicted, of.true, len(of.names))
-    # Of the cells that are not 0: of 10,000 classes there are 100 million.
-    rows, columns = np.nonzero(counts)
-    rows, columns = rows[rows != columns], columns[rows != columns]
-    pairs = np.argsort(-counts[rows, columns], kind="stable")
-    confusions = [
-        {"true": of.names[row], "predicted": of.names[column], "count": int(counts[row, column])}
-        for row, column in zip(rows[pairs], columns[pairs], strict=True)
+    found = confusion(of.predicted, of.true, len(of.names))
+    pairs = [
+        {"true": of.names[true], "predicted": of.names[predicted], "count": count}
+        for true, predicted, count in zip(
+            *(x.tolist() for x in (found.true, found.predicted, found.counts)), strict=True
+        )
     ]
-    by_true = {
-        name: {of.names[column]: int(row[column]) for column in np.flatnonzero(row)}
-        for name, row in zip(of.names, counts, strict=True)
-    }
+    by_true: dict[str, dict[str, int]] = {name: {} for name in of.names}
+    for pair in pairs:
+        by_true[pair["true"]][pair["predicted"]] = pair["count"]
+    confusions = [pair for pair in pairs if pair["true"] != pair["predicted"]]
+    confusions.sort(key=lambda pair: -pair["count"])
     kept = {**about.head(note), "confusions": confusions, "predicted_by_true_label": by_true}
     files.write_json(folder / f"{CONFUSION}.json", kept)
-    plots.confusion_plot(folder / f"{CONFUSION}.png", counts, of.names, about.title("Confusion"))
+    plots.confusion_plot(folder / f"{CONFUSION}.png", found, of.names, about.title("Confusion"))
 
 
 def _write_calibration(folder: Path, about: About, found: Calibration) -> None:

@@ -1,10 +1,11 @@
 """The metrics of classes: all that follows from how often each was taken for each other.
 
-Legend: N rows, C classes; counts are float64[C, C], rows of the matrix the true class, columns the predicted one.
+Legend: N rows, C classes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +20,6 @@ Floats = NDArray[np.float64]
 METRICS = ("accuracy", "macro_f1", "matthews")
 """Those of any classes; `binary_f1` wants to know which one is positive, `micro_f1` which one is negative."""
 COUNT_METRICS = ("micro_f1", "macro_f1", "micro_precision", "micro_recall")
-
-
-def confusion(predicted: Ints, true: Ints, classes: int, weights: Floats | None = None) -> Floats:
-    """How often each true class was predicted as each class: float64[C, C]. weights: how often each row counts."""
-    cells = np.bincount(true * classes + predicted, weights, minlength=classes * classes)
-    return np.asarray(cells.reshape(classes, classes), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -63,9 +58,37 @@ def class_table(right: Floats, predicted: Floats, true: Floats) -> ClassTable:
     )
 
 
-def table_of(counts: Floats) -> ClassTable:
-    """The table of a confusion matrix."""
-    return class_table(np.diag(counts), counts.sum(0), counts.sum(1))
+@dataclass(frozen=True)
+class Confusion:
+    """How often each true class was predicted as each class, of the P pairs that occur, ascending: of 10,000 classes
+    there are 100 million pairs. true, predicted, counts: int64[P]. classes: C."""
+
+    classes: int
+    true: Ints
+    predicted: Ints
+    counts: Ints
+
+    def table(self) -> ClassTable:
+        """Of each class by itself."""
+        right = self.true == self.predicted
+        sides = (self.true[right], self.counts[right]), (self.predicted, self.counts), (self.true, self.counts)
+        return class_table(*(np.bincount(side, times, self.classes).astype(np.float64) for side, times in sides))
+
+    def among(self, classes: Sequence[int]) -> Floats:
+        """The matrix of K classes: float64[K, K], rows the true class, columns the predicted one."""
+        places = np.full(self.classes, -1)
+        places[classes] = np.arange(len(classes))
+        rows, columns = places[self.true], places[self.predicted]
+        here = (rows >= 0) & (columns >= 0)
+        matrix = np.zeros((len(classes), len(classes)))
+        matrix[rows[here], columns[here]] = self.counts[here]
+        return matrix
+
+
+def confusion(predicted: Ints, true: Ints, classes: int) -> Confusion:
+    """Of N rows: int64[N] each."""
+    pairs, counts = np.unique(true * classes + predicted, return_counts=True)
+    return Confusion(classes, *np.divmod(pairs, classes), counts)
 
 
 def share(part: Floats, whole: Floats) -> Floats:

@@ -33,13 +33,30 @@ def columns(pairs):
 def test_the_matrix_and_the_table_equal_scikit_learn(drawn):
     classes, pairs = drawn
     predicted, true = columns(pairs)
-    counts = class_scores.confusion(predicted, true, classes)
-    assert np.array_equal(counts, sklearn.confusion_matrix(true, predicted, labels=range(classes)))
-    table = class_scores.table_of(counts)
+    found = class_scores.confusion(predicted, true, classes)
+    theirs = sklearn.confusion_matrix(true, predicted, labels=range(classes))
+    assert np.array_equal(found.among(range(classes)), theirs)
+    some = range(1, classes, 2)
+    assert np.array_equal(found.among(some), theirs[np.ix_(some, some)])
+    assert len(found.counts) == np.count_nonzero(theirs)
+    table = found.table()
     expected = sklearn.precision_recall_fscore_support(true, predicted, labels=range(classes), zero_division=0)
     for ours, theirs in zip((table.precision, table.recall, table.f1, table.support), expected, strict=True):
         assert ours == pytest.approx(theirs)
     assert table.predicted.sum() == table.support.sum() == len(pairs)
+
+
+def test_the_table_of_many_classes_takes_memory_for_the_pairs_that_occur():
+    """A matrix of all pairs of so many would be of 8 TB."""
+    classes = 1_000_000
+    found = class_scores.confusion(np.array([7, 7, 999_999]), np.array([7, 3, 999_999]), classes)
+    assert (found.true.tolist(), found.predicted.tolist(), found.counts.tolist()) == (
+        [3, 7, 999_999],
+        [7, 7, 999_999],
+        [1] * 3,
+    )
+    assert found.table().f1[[3, 7, 999_999]] == pytest.approx([0, 2 / 3, 1])
+    assert found.among([3, 7]).tolist() == [[0, 1], [0, 1]]
 
 
 @given(sides)
@@ -80,8 +97,6 @@ def test_a_weight_is_how_often_a_row_is_there(drawn, seed):
     weighted = class_scores.class_figures(predicted, true, names).of(times.astype(np.float64))
     repeated = class_scores.class_figures(np.repeat(predicted, times), np.repeat(true, times), names)
     assert weighted == pytest.approx(repeated.of(np.ones(times.sum())), nan_ok=True)
-    counts = class_scores.confusion(predicted, true, classes, times.astype(np.float64))
-    assert np.array_equal(counts, class_scores.confusion(np.repeat(predicted, times), np.repeat(true, times), classes))
 
 
 @given(label_sides)
@@ -140,6 +155,6 @@ def test_a_single_label_and_none_at_all():
 
 def test_a_table_as_json():
     predicted, true = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1])
-    rows = class_scores.table_of(class_scores.confusion(predicted, true, 3)).rows(["a", "b", "c"])
+    rows = class_scores.confusion(predicted, true, 3).table().rows(["a", "b", "c"])
     assert rows[1] == {"label": "b", "precision": 1.0, "recall": 2 / 3, "f1": 0.8, "support": 3, "predicted": 2}
     assert rows[2] == {"label": "c", "precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0, "predicted": 0}

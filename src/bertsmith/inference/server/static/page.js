@@ -57,7 +57,8 @@ async function ask(path, body) {
     element("token").focus();
   }
   if (!answer.ok) throw new Error(found.error);
-  return { found, truncated: answer.headers.get("X-Truncated-Tokens-Total") };
+  const [truncated, empty] = ["X-Truncated-Tokens-Total", "X-Empty-Rows-Total"].map((name) => answer.headers.get(name));
+  return { found, truncated, empty };
 }
 
 async function start() {
@@ -167,12 +168,13 @@ async function submit(event) {
   tell("Asked ...");
   try {
     const began = performance.now();
-    const { found, truncated } = await answer(model, values);
+    const { found, truncated, empty } = await answer(model, values);
     if (models[chosen] !== model) return;
     element("result").replaceChildren(...KINDS[model.kind].show(found, values, model));
     const lost = Number(truncated ?? 0);
     const cut = lost ? `; ${lost} tokens were cut, because the model reads ${model.max_input_length}` : "";
-    tell(`Answered in ${Math.round(performance.now() - began)} ms${cut}.`);
+    const unknown = empty ? "; a text holds nothing that the model knows, so the answer says nothing of it" : "";
+    tell(`Answered in ${Math.round(performance.now() - began)} ms${cut}${unknown}.`);
   } catch (error) {
     element("result").replaceChildren();
     tell(error.message, true);
@@ -190,7 +192,7 @@ async function answer(model, values) {
   const names = model.kind === "choice" ? choiceColumns(model) : [];
   const row = names.length === 1 ? { ...values, [names[0]]: choicesOf(model, values) } : values;
   const asked = await ask(`${path}/answers`, { rows: [row], truncate: true });
-  return { found: asked.found.answers[0], truncated: asked.truncated };
+  return { ...asked, found: asked.found.answers[0] };
 }
 
 function bars(entries, form = percent) {
