@@ -36,6 +36,7 @@ from bertsmith.corpus.vocabulary_report import warn_of_letters
 from bertsmith.corpus.wiki.dumps import DAMAGED as DUMP_DAMAGED
 from bertsmith.corpus.wiki.page_time import why_polled
 from bertsmith.rows.lines import CUT_OFF, DAMAGED
+from bertsmith.rows.parquet import DAMAGED_GROUPS
 from bertsmith.tokens.bulk_ids import choose_library
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import rounded_size, share_without_rows, train_on_counts
@@ -142,9 +143,10 @@ class Pipeline:
     def _refuse_nothing(self, account: Account, left: int) -> None:
         """Raises BertsmithError where no document is left."""
         if left <= 0:
-            reasons = "; ".join(f"{entry.count:,} {what}" for what, entry in account.dropped.items())
+            reasons = "; ".join(account.dropped.lines())
             what = f"no document is left of {account.documents:,} read ({reasons or 'there was none'})"
-            raise BertsmithError(what, ", ".join(self._made_of["sources"]), "give a source with more text in it")
+            fix = f"{'correct what is counted there, or ' if reasons else ''}give a source with more text in it"
+            raise BertsmithError(what, ", ".join(self._made_of["sources"]), fix)
 
     def _clean_tasks(self, found: Sequence[SourceFile]) -> list[CleanTask]:
         stamps, tasks = {file.path: file.stamp for file in found}, []
@@ -277,7 +279,7 @@ class Pipeline:
 
 def _tell_lost(account: Account) -> None:
     """Warns of text that is lost: counted, but easily overlooked."""
-    for damage in filter(account.changed.get, (DAMAGED, DUMP_DAMAGED)):
+    for damage in filter(account.changed.get, (DAMAGED, DUMP_DAMAGED, DAMAGED_GROUPS)):
         entry = account.changed[damage]
         warn(f"{entry.count:,} {damage} ({', '.join(entry.examples)}); copy them again")
     for what, entry in account.changed.items():
