@@ -171,6 +171,24 @@ def test_two_columns_named_as_the_text_are_refused(tmp_path: Path, name: str) ->
         prepare(tmp_path / name, tmp_path / "corpus", options=options())
 
 
+@pytest.mark.parametrize("joined", [True, False], ids=["no spaces", "spaces"])
+def test_text_without_spaces_that_becomes_unknown_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, joined: bool
+) -> None:
+    """By [UNK] alone it looked harmless: each stood for thousands of characters."""
+    thai = "ภาษาไทยเป็นภาษาที่มีระดับเสียงของคำแน่นอน"
+    lines = [TEXT, ("" if joined else " ").join([thai] * 100), "中文是世界上使用人数最多的语言" * 50, TEXT[::-1]]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    corpus = prepare(tmp_path / "a.txt", tmp_path / "corpus", options=options(documents="line", vocabulary_size=512))
+    said = "words longer than 100 characters, of which each is one [UNK]"
+    assert (said in caplog.text) == joined
+    assert (said in corpus.counts["changed"]) == joined
+    if joined:
+        letters = len(thai.encode()) * 100
+        assert 0.5 * letters < corpus.counts["changed"][said]["bytes"] <= letters, "marks above letters are stripped"
+        assert corpus.counts["changed"][said]["examples"][0].startswith("a.txt@")
+
+
 @pytest.mark.parametrize(("language", "known"), [("en", True), ("de", True), ("xx", False), ("eng", False)])
 def test_a_language_without_rules_is_warned_about(
     source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, language: str, known: bool
