@@ -144,7 +144,7 @@ def test_columns_of_a_parquet_file_have_one_type_over_all_parts(model, tmp_path)
         (["--layers", "-1", "--out", "x.npy"], "written as JSON lines"),
         (["--layers", "-1", "--pooling", "cls", "--out", "x.jsonl"], "neither pooled nor scaled"),
         (["--normalise", "--no-normalise", "--out", "x.npy"], "exclude each other"),
-        (["--pooling", "sum", "--out", "x.npy"], "invalid choice 'sum'"),
+        (["--pooling", "sum", "--out", "x.npy"], "--pooling is 'sum'"),
     ],
 )
 def test_options_that_cannot_be_met_are_refused(model, tmp_path, monkeypatch, capsys, flags, what):

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.base.errors import BertsmithError
@@ -133,6 +135,58 @@ def test_a_compressed_file_that_is_cut_short_is_warned_of(tmp_path: Path, caplog
     what = "1 compressed files that are damaged, read up to the damage (rows.jsonl.gz"
     (said,) = [record.message for record in caplog.records if what in record.message]
     assert said.endswith("copy them again")
+
+
+def test_rows_lost_with_a_damaged_row_group_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "rows.parquet"
+    texts = [f"A text with the number {number}, and with {number * number} as well." for number in range(400)]
+    pq.write_table(pa.table({"text": texts}), path, row_group_size=100, compression="zstd", use_dictionary=False)
+    with pq.ParquetFile(path) as file:
+        page = file.metadata.row_group(1).column(0).data_page_offset
+    content = bytearray(path.read_bytes())
+    content[page + 60 : page + 120] = bytes(60)
+    path.write_bytes(content)
+    corpus = prepare(path, tmp_path / "corpus", options=options())
+    assert corpus.counts["kept"]["documents"] == 300
+    what = "1 row groups that are damaged, read up to the damage (rows.parquet, row group 1, 100 of 100 rows lost ("
+    assert what in caplog.text
+
+
+def test_where_no_row_is_right_the_first_wrong_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,text\n" + '1, "Quotes, behind a space"\n' * 9)
+    with pytest.raises(
+        BertsmithError, match=r"9 rows with another number of cells .*; such as a.csv, byte 8"
+    ) as raised:
+        prepare(tmp_path / "a.csv", tmp_path / "corpus", options=options())
+    assert raised.value.fix == "correct what is counted there, or give a source with more text in it"
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.txt"])
+def test_two_columns_named_as_the_text_are_refused(tmp_path: Path, name: str) -> None:
+    """The first was taken, and nothing said."""
+    separator = "\t" if name == "a.tsv" else ","
+    rows = [["text", "id", "text"], *([f"Text {number}", "7", f"{number} is text"] for number in range(9))]
+    (tmp_path / name).write_text("".join(f"{separator.join(row)}\n" for row in rows))
+    with pytest.raises(BertsmithError, match="two columns have one name, 'text'"):
+        prepare(tmp_path / name, tmp_path / "corpus", options=options())
+
+
+@pytest.mark.parametrize("joined", [True, False], ids=["no spaces", "spaces"])
+def test_text_without_spaces_that_becomes_unknown_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, joined: bool
+) -> None:
+    """By [UNK] alone it looked harmless: each stood for thousands of characters."""
+    thai = "ภาษาไทยเป็นภาษาที่มีระดับเสียงของคำแน่นอน"
+    lines = [TEXT, ("" if joined else " ").join([thai] * 100), "中文是世界上使用人数最多的语言" * 50, TEXT[::-1]]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    corpus = prepare(tmp_path / "a.txt", tmp_path / "corpus", options=options(documents="line", vocabulary_size=512))
+    said = "words longer than 100 characters, of which each is one [UNK]"
+    assert (said in caplog.text) == joined
+    assert (said in corpus.counts["changed"]) == joined
+    if joined:
+        letters = len(thai.encode()) * 100
+        assert 0.5 * letters < corpus.counts["changed"][said]["bytes"] <= letters, "marks above letters are stripped"
+        assert corpus.counts["changed"][said]["examples"][0].startswith("a.txt@")
 
 
 @pytest.mark.parametrize(("language", "known"), [("en", True), ("de", True), ("xx", False), ("eng", False)])

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.engines import parts
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.stages import clean
 from made_corpora import OPTIONS, children, contents, interrupted_after, made_parts, start, wait_for
 
 
@@ -74,6 +76,25 @@ def test_finished_parts_are_not_made_again(source: Path, tmp_path: Path, undistu
         assert marks.items() < now.items(), "old parts are as they were, and there are new ones"
         marks = now
     prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+    assert contents(out) == undisturbed
+
+
+def test_parts_of_another_version_are_made_again(
+    source: Path,
+    tmp_path: Path,
+    undisturbed: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Else a corpus would hold texts by two sets of rules."""
+    out = tmp_path / "corpus"
+    with monkeypatch.context() as earlier:
+        earlier.setattr(parts, "versions", lambda: (("bertsmith", "0.0.1"),))
+        earlier.setattr(clean, "clean_text", lambda text, name, changed: text.strip().upper())
+        prepare_up_to("clean_part", source, out)
+    caplog.set_level("INFO")
+    prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+    assert "is made again, since their rules may be others" in caplog.text
     assert contents(out) == undisturbed
 
 

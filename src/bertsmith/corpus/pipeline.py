@@ -16,7 +16,7 @@ import numpy as np
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, duration, log_choice, say, size, warn
-from bertsmith.base.tally import Tally
+from bertsmith.base.tally import EXAMPLES, Tally
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import DocumentRule
 from bertsmith.corpus.engines.local import Engine
@@ -30,12 +30,20 @@ from bertsmith.corpus.sources.unpack import unpack_where_needed
 from bertsmith.corpus.stages.assemble import ShardTask, assemble_shard, plan_shards
 from bertsmith.corpus.stages.clean import TIMES_AS_LONG, CleanTask, clean_again, clean_part, plan_parts
 from bertsmith.corpus.stages.publish import put_together
-from bertsmith.corpus.stages.tokenise import TextTask, TokensTask, WordsTask, count_part_words, tokenise_part
+from bertsmith.corpus.stages.tokenise import (
+    UNKNOWN_WORDS,
+    TextTask,
+    TokensTask,
+    WordsTask,
+    count_part_words,
+    tokenise_part,
+)
 from bertsmith.corpus.stages.totals import corpus_account, kept_accounts
 from bertsmith.corpus.vocabulary_report import warn_of_letters
 from bertsmith.corpus.wiki.dumps import DAMAGED as DUMP_DAMAGED
 from bertsmith.corpus.wiki.page_time import why_polled
 from bertsmith.rows.lines import CUT_OFF, DAMAGED
+from bertsmith.rows.parquet import DAMAGED_GROUPS
 from bertsmith.tokens.bulk_ids import choose_library
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import rounded_size, share_without_rows, train_on_counts
@@ -43,6 +51,8 @@ from bertsmith.tokens.vocabulary import rounded_size, share_without_rows, train_
 Task = TypeVar("Task")
 # Below this, a file of plain text was probably meant as many documents.
 _FEW_DOCUMENTS = 20
+# Of the text: in words that are too long for WordPiece.
+_LOST_SHARE = 0.01
 _CHANGED = "files that changed while they were read"
 
 
@@ -142,9 +152,10 @@ class Pipeline:
     def _refuse_nothing(self, account: Account, left: int) -> None:
         """Raises BertsmithError where no document is left."""
         if left <= 0:
-            reasons = "; ".join(f"{entry.count:,} {what}" for what, entry in account.dropped.items())
+            reasons = "; ".join(account.dropped.lines())
             what = f"no document is left of {account.documents:,} read ({reasons or 'there was none'})"
-            raise BertsmithError(what, ", ".join(self._made_of["sources"]), "give a source with more text in it")
+            fix = f"{'correct what is counted there, or ' if reasons else ''}give a source with more text in it"
+            raise BertsmithError(what, ", ".join(self._made_of["sources"]), fix)
 
     def _clean_tasks(self, found: Sequence[SourceFile]) -> list[CleanTask]:
         stamps, tasks = {file.path: file.stamp for file in found}, []
@@ -254,6 +265,13 @@ class Pipeline:
             f"tokens: {tokens:,}, {tokens / max(words, 1):.3f} pieces a word, {unknown / max(tokens, 1):.3%} of them "
             f"[UNK] (`bertsmith vocab` compares vocabularies); {duration(time.monotonic() - started)}"
         )
+        lost = sum(result["lost"][0] for result in results)
+        if lost > _LOST_SHARE * cleaned.text_bytes:
+            where = ", ".join([example for result in results for example in result["lost"][1:]][:EXAMPLES])
+            warn(
+                f"{lost / cleaned.text_bytes:.0%} of the text are {UNKNOWN_WORDS} ({where}); of a language without "
+                "spaces, put them between words first, by a tool that knows it"
+            )
         return tasks, results
 
     def _assemble(
@@ -277,7 +295,7 @@ class Pipeline:
 
 def _tell_lost(account: Account) -> None:
     """Warns of text that is lost: counted, but easily overlooked."""
-    for damage in filter(account.changed.get, (DAMAGED, DUMP_DAMAGED)):
+    for damage in filter(account.changed.get, (DAMAGED, DUMP_DAMAGED, DAMAGED_GROUPS)):
         entry = account.changed[damage]
         warn(f"{entry.count:,} {damage} ({', '.join(entry.examples)}); copy them again")
     for what, entry in account.changed.items():

@@ -21,7 +21,7 @@ from bertsmith.base.log import say, warn
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.disk import check_disk, estimate
 from bertsmith.corpus.engines.open import held, open_engine
-from bertsmith.corpus.engines.parts import WORK, fingerprint
+from bertsmith.corpus.engines.parts import WORK, by_other_versions, fingerprint
 from bertsmith.corpus.options import OF_TRAINING, PrepareOptions
 from bertsmith.corpus.pipeline import Pipeline, other_split
 from bertsmith.corpus.shards import Corpus
@@ -137,6 +137,9 @@ def _prepare(
             if not _awaits_publishing(out / WORK / "corpus", made_of, options):
                 if options.array_task is None:
                     _sweep(out / WORK)
+                if by_other_versions(out / WORK):
+                    what = "what other versions of Bertsmith, Python or a library left unfinished here"
+                    say(f"corpus: {what} is made again, since their rules may be others")
                 engine.once("disk", lambda: check_disk(estimate(found, options, tokenizer, out / WORK), out))
                 Pipeline((out / WORK).absolute(), options, engine, made_of).run(found, passed, tokenizer)
             engine.once("publish", lambda: publish(out))

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import re
+import types
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Annotated, Any, TypeVar
 
 from bertsmith.base.errors import BertsmithError, nearest
@@ -19,11 +20,7 @@ from bertsmith.base.errors import BertsmithError, nearest
 T = TypeVar("T")
 U = TypeVar("U")
 _HELP = ("-h", "--help")
-# How Python's errors about numbers end, of which tyro lists one for each type that a flag may have.
-_NO_NUMBERS = {
-    "invalid literal for int() with base 10: ": "a whole number",
-    "could not convert string to float: ": "a number",
-}
+_NUMBERS = {int: "a whole number", float: "a number"}
 
 
 def leaves(kind: Any, prefix: str = "", extras: bool = False) -> Iterator[tuple[str, Any]]:
@@ -100,7 +97,8 @@ def parse_flags(
     import tyro
 
     config = (tyro.conf.FlagConversionOff,) if switches_have_values else ()
-    return _parse(kind, args, partial(tyro.cli, prog=prog, description=description, config=config), _flag_names(kind))
+    cli = partial(tyro.cli, prog=prog, description=description, config=config)
+    return _parse(kind, args, cli, dict(_flag_types(kind)))
 
 
 def parse_two(own: type[T], settings: U, args: Sequence[str], *, prog: str, description: str = "") -> tuple[T, U]:
@@ -118,11 +116,11 @@ def parse_two(own: type[T], settings: U, args: Sequence[str], *, prog: str, desc
     ]
     joined: Any = dataclasses.make_dataclass("Flags", fields)
     cli = partial(tyro.cli, prog=prog, description=description)
-    parsed = _parse(joined, args, cli, {*_flag_names(own), *_flag_names(kind)})
+    parsed = _parse(joined, args, cli, {**dict(_flag_types(own)), **dict(_flag_types(kind))})
     return parsed.own, parsed.settings
 
 
-def _parse(kind: type[T], args: Sequence[str], cli: partial[Any], known: Iterable[str]) -> T:
+def _parse(kind: type[T], args: Sequence[str], cli: partial[Any], known: Mapping[str, Any]) -> T:
     prog = cli.keywords["prog"]
 
     def read() -> T:
@@ -131,7 +129,7 @@ def _parse(kind: type[T], args: Sequence[str], cli: partial[Any], known: Iterabl
 
     if wants_help(args):
         return read()
-    _refuse_unknown(set(known), args, prog)
+    _refuse_wrong(known, args, prog)
     # tyro formats for the terminal that it finds; in UTF-8 and without colours its message can be parsed.
     output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     try:
@@ -142,23 +140,57 @@ def _parse(kind: type[T], args: Sequence[str], cli: partial[Any], known: Iterabl
         raise BertsmithError(_plain(output.read()), prog, f"see {prog} --help") from None
 
 
-def _refuse_unknown(known: set[str], args: Sequence[str], prog: str) -> None:
-    for token in args:
+def _refuse_wrong(known: Mapping[str, Any], args: Sequence[str], prog: str) -> None:
+    """Raises BertsmithError for a flag that is not known, has no value, or one that is not of its type."""
+    for number, token in enumerate(args):
         name = named_by(token)
-        if name and name not in known:
+        if not name:
+            continue
+        if name not in known:
             what = f"there is no flag {token.split('=', 1)[0]}"
             raise BertsmithError(what, prog, nearest(flag(name), [flag(each) for each in known]))
+        if known[name] is bool:
+            continue
+        values = [*token.split("=", 1)[1:], *takewhile(lambda each: not named_by(each), args[number + 1 :])]
+        hint, is_list, may_be_none = _one_value(known[name])
+        if not values:
+            raise BertsmithError(f"{flag(name)} has no value", prog, f"write {flag(name)} VALUE")
+        for value in values if is_list else values[:1]:
+            if not (may_be_none and value == "None"):
+                _check_value(flag(name), hint, value, prog)
 
 
-def _flag_names(kind: type[Any]) -> Iterator[str]:
-    """Of all fields, and of the opposites of those that have one."""
+def _one_value(hint: Any) -> tuple[Any, bool, bool]:
+    """The type of one value of a flag, whether it takes several, and whether it may be None."""
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    members = [each for each in typing.get_args(hint) if each is not type(None)] if union else [hint]
+    one, may_be_none = members[0] if len(members) == 1 else hint, union and len(members) == 1
+    return (
+        (typing.get_args(one)[0], True, may_be_none) if typing.get_origin(one) is tuple else (one, False, may_be_none)
+    )
+
+
+def _check_value(named: str, hint: Any, value: str, prog: str) -> None:
+    if hint in _NUMBERS:
+        try:
+            hint(value)
+        except ValueError:
+            what = f"{named} is '{value}', which is not {_NUMBERS[hint]}"
+            raise BertsmithError(what, prog, f"see {prog} --help") from None
+    choices = ("True", "False") if hint is bool else typing.get_args(hint)
+    if (hint is bool or typing.get_origin(hint) is typing.Literal) and value not in choices:
+        raise BertsmithError(f"{named} is '{value}'", prog, f"use one of: {', '.join(choices)}")
+
+
+def _flag_types(kind: type[Any]) -> Iterator[tuple[str, Any]]:
+    """The types of all fields, and of the opposites of those that have one."""
     import tyro
 
     for name, hint in leaves(kind, extras=True):
-        yield name
         plain, *marks = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
+        yield name, plain
         if plain is bool and tyro.conf.FlagCreatePairsOff not in marks:
-            yield _opposite(name)
+            yield _opposite(name), bool
 
 
 def _plain(box: str) -> str:
@@ -169,10 +201,4 @@ def _plain(box: str) -> str:
     if body and body[0].startswith("Missing from"):
         named = [line.strip() for line in body[1:] if len(line) - len(line.lstrip()) == 4]
         return f"missing: {', '.join(named)}"
-    text = " ".join(line.strip() for line in body).rstrip(".")
-    wrong, _, rest = text.removeprefix("Error parsing ").partition(": ")
-    for words, kind in _NO_NUMBERS.items():
-        value = rest.rpartition(words)[2]
-        if words in rest and "choices" not in rest.replace("choices ('None',)", ""):
-            return f"{wrong} is {value}, which is not {kind}"
-    return re.sub(r"'None', |, 'None'", "", text)  # a flag that may be left out is one to tyro that may be None
+    return " ".join(line.strip() for line in body).rstrip(".")

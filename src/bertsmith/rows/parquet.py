@@ -16,6 +16,8 @@ from bertsmith.base.log import log_choice
 from bertsmith.rows.lines import Fault, Report, Slice, raise_fault
 
 MAGIC = b"PAR1"
+DAMAGED_GROUPS = "row groups that are damaged, read up to the damage"
+DOUBLED = "two columns"
 _BATCH_ROWS = 64
 _BUFFER = 1 << 20
 
@@ -48,7 +50,8 @@ def open_parquet(path: str) -> Any:
 
 
 def fields_of(path: str) -> dict[str, str]:
-    """The fields of a file: "" for one that holds text, else what it holds. Raises as `open_parquet`."""
+    """The fields of a file: "" for one that holds text, else what it holds, and DOUBLED for a name of several columns.
+    Raises as `open_parquet`."""
     with open_parquet(path) as file:
         from pyarrow import types
 
@@ -58,7 +61,13 @@ def fields_of(path: str) -> dict[str, str]:
             kind = kind.value_type if types.is_dictionary(kind) else kind
             return "" if any(test(kind) for test in tests) else str(kind)
 
-        return {each.name: held(each.type) for each in file.schema_arrow}
+        schema = file.schema_arrow
+        return {each.name: DOUBLED if schema.names.count(each.name) > 1 else held(each.type) for each in schema}
+
+
+def doubled(name: str, where: str) -> BertsmithError:
+    """What is raised for several columns of one name."""
+    return BertsmithError(f"two columns have one name, '{name}'", where, "give every column a name of its own")
 
 
 def _starts(metadata: Any) -> list[int]:
@@ -105,15 +114,16 @@ def batches(part: Slice, fields: Sequence[str] | None, report: Report) -> Iterat
         first = 0
         for group, start in enumerate(_starts(file.metadata)):
             if part.begin <= start and (part.end is None or start < part.end):
-                row = first
+                row, rows = first, file.metadata.row_group(group).num_rows
                 try:
                     for batch in file.iter_batches(_BATCH_ROWS, [group], fields, use_threads=False):
                         yield row, batch
                         row += batch.num_rows
                 except (pyarrow.ArrowException, OSError) as error:
-                    where = f"{part.name}, row group {group} ({error})"
+                    lost = f"{first + rows - row:,} of {rows:,} rows lost"
+                    where = f"{part.name}, row group {group}, {lost} ({str(error).splitlines()[0]})"
                     raised = BertsmithError("this row group cannot be read", where, "write the file again")
-                    report(Fault("row groups that are damaged, read up to the damage", 1, 0, where, raised))
+                    report(Fault(DAMAGED_GROUPS, 1, 0, where, raised))
             first += file.metadata.row_group(group).num_rows
 
 
@@ -131,9 +141,13 @@ def parquet_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number from 1, cells) of every row of a file, the cells as JSON has them: bytes that are text become text, a map
     a list of pairs, and what JSON has no type for, such as dates, is written out, and said.
 
-    Raises BertsmithError for a file that is damaged anywhere, and for values that Python has no type for.
+    Raises BertsmithError for a file that is damaged anywhere, for two columns of one name, and for values that Python
+    has no type for.
     """
     with open_parquet(path) as file:
+        names = file.schema_arrow.names
+        if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
+            raise doubled(twice, path)
         written_out = [f"{each.name} ({each.type})" for each in file.schema_arrow if _is_written_out(each.type)]
     if written_out:
         log_choice(f"read as text from {path}", ", ".join(written_out), "JSON has no such type")

@@ -79,18 +79,20 @@ def _plan(
         precision = here.device.precision
         most = here.micro_batch_tokens(asked_tokens, config, max(longest), where.gpus)
         costs = _cpu_costs(here, recipe, config, lengths, where.gpus)
+    sharded = recipe.parallel == "shard" and where.gpus > 1
+    compiled = here is None and recipe.compile != "false" and not sharded
     held = Held(
         config,
         parameters(config, pairs=recipe.objective != "mlm"),
         half=is_half(precision),
         on_cpu=where.on_cpu,
         data=_data_bytes(corpus, lengths) if where.on_cpu else 0.0,
-        sharded=recipe.parallel == "shard" and where.gpus > 1,
+        sharded=sharded,
         checkpointing=recipe.gradient_checkpointing,
         half_sums=recipe.gradient_sums == "bf16",
         lamb=recipe.optimizer.name == "lamb",
+        compiled=compiled,
     )
-    compiled = here is None and recipe.compile != "false" and not held.sharded
     asked = Asked(
         title="pre-training",
         facts=_facts(config, held.size, corpus, lengths),

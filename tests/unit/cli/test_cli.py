@@ -126,7 +126,7 @@ def test_help_says_that_no_triton_server_has_run_an_export(capsys):
         (["verify", "x", "--corpsu", "y"], "there is no flag --corpsu", "did you mean '--corpus'?"),
         (["verify"], "missing: CORPUS", "bertsmith verify --help"),
         (["verify", "no/such/corpus"], "no/such/corpus", "bertsmith prepare"),
-        (["quickstart", "--budget", "huge"], "'huge'", "quickstart --help"),
+        (["quickstart", "--budget", "huge"], "--budget is 'huge'", "use one of: tiny, normal"),
         (
             ["predict", "x", "y", "--columns.no-no-header"],
             "no flag --columns.no-no-header",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pytest
 import tyro
@@ -72,18 +72,44 @@ def test_a_wrong_flag_is_one_message(args, what, fix, capsys):
 
 
 @dataclass
-class Counted:
-    """Flags that may be left out."""
+class Typed:
+    """Flags of every type."""
 
     ranks: int | None = None
     size: int = 1
+    books: tuple[int, ...] = ()
+    shares: Annotated[tuple[float, ...] | None, tyro.conf.arg(help="Several.")] = None
+    known: bool | None = None
+    pooling: Literal["mean", "cls", "max"] | None = None
+    files: tuple[Path, ...] = ()
 
 
-@pytest.mark.parametrize("name", ["--ranks", "--size"])
-def test_a_flag_that_is_no_whole_number_is_named_without_the_parser_s_types(name):
+@pytest.mark.parametrize(
+    ("args", "what", "fix"),
+    [
+        ("--ranks two", "--ranks is 'two', which is not a whole number", "see verb --help"),
+        ("--size two", "--size is 'two', which is not a whole number", "see verb --help"),
+        ("--size=1.5", "--size is '1.5', which is not a whole number", "see verb --help"),
+        ("--books 84 x", "--books is 'x', which is not a whole number", "see verb --help"),
+        ("--books=x 84", "--books is 'x', which is not a whole number", "see verb --help"),
+        ("--shares 1,2", "--shares is '1,2', which is not a number", "see verb --help"),
+        ("--known perhaps", "--known is 'perhaps'", "use one of: True, False"),
+        ("--pooling least", "--pooling is 'least'", "use one of: mean, cls, max"),
+        ("--size", "--size has no value", "write --size VALUE"),
+        ("--size --files a", "--size has no value", "write --size VALUE"),
+        ("--files --size 2", "--files has no value", "write --files VALUE"),
+    ],
+)
+def test_a_value_of_another_type_is_named_without_the_parser_s_words(args, what, fix):
     with pytest.raises(BertsmithError) as raised:
-        parse_flags(Counted, [name, "two"], prog="verb")
-    assert raised.value.what == f"{name} is 'two', which is not a whole number"
+        parse_flags(Typed, args.split(), prog="verb")
+    assert (raised.value.what, raised.value.fix) == (what, fix)
+
+
+def test_values_of_their_types_are_read():
+    args = "--ranks None --size=-2 --books 84 1342 --shares 0.5 1e3 --known True --pooling cls --files a b"
+    read = Typed(None, -2, (84, 1342), (0.5, 1000.0), True, "cls", (Path("a"), Path("b")))
+    assert parse_flags(Typed, args.split(), prog="verb") == read
 
 
 def test_help_shows_every_field_with_its_words(capsys):

@@ -1,6 +1,7 @@
 """Parts that are made once: written aside, renamed when whole, with a mark that says of what they were made.
 
-A preparation that was killed finds the parts that carry the right mark and makes the others again. The workers need
+A preparation that was killed finds the parts that carry the right mark and makes the others again, those of another
+version too, whose rules may be others. The workers need
 not know of each other: two that make the same part, on one machine or on two that share a folder, leave one
 whole part, whoever is first.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertsmith.base import files
+from bertsmith.corpus.engines.nodes import versions
 
 MARK = "part.done"
 # The folder in a corpus folder in which a preparation works.
@@ -73,7 +75,7 @@ def make_once(folder: Path, made_of: str, make: Callable[[Path], dict[str, Any]]
             aside.mkdir(parents=True)
             result = make(aside)
             checks = {file.name: _checksum(file) for file in sorted(aside.iterdir())}
-            mark = {"made_of": made_of, "files": checks, "result": result}
+            mark = {"made_of": made_of, "versions": fingerprint(versions()), "files": checks, "result": result}
             (aside / MARK).write_text(json.dumps(mark), encoding="utf-8")
             earlier = _put_in_place(aside, folder, made_of)
         finally:
@@ -108,16 +110,26 @@ def _put_in_place(aside: Path, folder: Path, made_of: str) -> dict[str, Any] | N
 
 
 def finished(folder: Path, made_of: str) -> dict[str, Any] | None:
-    """What making the part returned, where it is whole and made of the same; else None."""
+    """What making the part returned, where it is whole, and made of the same by the same versions; else None."""
     try:
         mark = json.loads((folder / MARK).read_text(encoding="utf-8"))
-        if mark["made_of"] != made_of or any(
-            _checksum(folder / name) != check for name, check in mark["files"].items()
-        ):
+        if mark["made_of"] != made_of or mark["versions"] != fingerprint(versions()):
+            return None
+        if any(_checksum(folder / name) != check for name, check in mark["files"].items()):
             return None
         return dict(mark["result"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def by_other_versions(work: Path) -> bool:
+    """Whether there are parts that other versions of Bertsmith, Python or a library made."""
+    ours = fingerprint(versions())
+    for mark in work.glob(f"*/*/{MARK}"):
+        with suppress(OSError, ValueError):
+            if json.loads(mark.read_text(encoding="utf-8")).get("versions") != ours:
+                return True
+    return False
 
 
 def _checksum(path: Path) -> list[int]:

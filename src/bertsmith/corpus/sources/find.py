@@ -88,7 +88,7 @@ def find_files(
                 found.append(replace(recognised, name=name, stamp=stamp))
                 read.add(real)
             elif str(path) == str(source) or of_kept:
-                fix = _WAYS_OUT.get(recognised.reason, _READ)
+                fix = "copy or write it again" if recognised.damaged else _WAYS_OUT.get(recognised.reason, _READ)
                 raise BertsmithError(f"this file cannot be read as a source: {recognised.reason}", source, fix)
             elif recognised.damaged and options.strict:
                 fix = "copy or write it again, or omit --strict to have it skipped and counted"

@@ -124,7 +124,7 @@ def _parquet_form(path: Path, codec: str, options: ReadOptions) -> Form | Unread
     try:
         check_parquet(str(path), options.text_field)
     except parquet.DamagedError as error:
-        return Unread(f"parquet that is damaged ({error})", damaged=True)
+        return Unread(f"parquet that is damaged ({str(error.__cause__).splitlines()[0]})", damaged=True)
     return Form("parquet")
 
 
@@ -156,7 +156,7 @@ def _table_cells(path: Path, head: bytes, name: str, options: ReadOptions) -> st
 
     A file that is not called a table is one where its first row names the field of the text, at least two more rows
     have as many cells, and the user did not say what a document of plain text is. Raises BertsmithError where a file
-    that is called a table has no such field.
+    that is called a table has no such field, and where a table has two.
     """
     called = name in _TABLE_NAMES
     if not called and options.documents != ReadOptions.documents:
@@ -168,7 +168,9 @@ def _table_cells(path: Path, head: bytes, name: str, options: ReadOptions) -> st
         log_choice(f"separator of {path}", repr(named), "its first line names it, and is not a row")
     if called and options.text_field not in fields:
         raise no_such_field(options.text_field, fields, f"{path}, first row, which names the fields")
-    if called or (len(fields) > 1 and options.text_field in fields):
-        alike = sum(len(row) == len(fields) for row in rows)
-        return cells if called or alike == len(rows) >= _ROWS_AT_LEAST else ""
-    return ""
+    alike = options.text_field in fields and all(len(row) == len(fields) for row in rows)
+    if not called and not (len(fields) > 1 and alike and len(rows) >= _ROWS_AT_LEAST):
+        return ""
+    if fields.count(options.text_field) > 1:
+        raise parquet.doubled(options.text_field, f"{path}, first row, which names the fields")
+    return cells

@@ -96,10 +96,12 @@ def table_edges(part: Slice, part_bytes: int) -> list[int]:
 
 
 def check_parquet(path: str, field: str) -> None:
-    """Raises DamagedError, and BertsmithError where the file has no field of that name with text in it."""
+    """Raises DamagedError, and BertsmithError where the file has no field of that name with text in it, or two."""
     fields = parquet.fields_of(path)
     if field not in fields:
         raise no_such_field(field, list(fields), path)
+    if fields[field] == parquet.DOUBLED:
+        raise parquet.doubled(field, path)
     if fields[field]:
         raise BertsmithError(f"the field '{field}' holds {fields[field]}, not text", path, "name one by --text-field")
 
@@ -131,7 +133,7 @@ def regroup(reading: Reading, path: Path, group_bytes: int) -> None:
 def _parquet_texts(reading: Reading) -> Iterator[tuple[int, bytes, str]]:
     """(its number in the file, text, name) of each row of the row groups that begin in the slice."""
     part, field = reading.part, reading.options.text_field
-    named = field != _NAMES and _NAMES in parquet.fields_of(part.path)
+    named = field != _NAMES and parquet.fields_of(part.path).get(_NAMES, parquet.DOUBLED) != parquet.DOUBLED
     for first, batch in parquet.batches(part, [field, _NAMES] if named else [field], reading.report):
         texts = parquet.as_bytes(batch.column(field))
         names = batch.column(_NAMES).to_pylist() if named else [None] * len(texts)

@@ -8,6 +8,8 @@ account.json                                                              what w
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.base.tally import Tally, excerpt
+from bertsmith.base.tally import Entry, Tally, excerpt
 from bertsmith.corpus.documents import Document, batched
 from bertsmith.corpus.engines.parts import Part, makes_part
 from bertsmith.corpus.shards import LONGEST_SENTENCE, SPLITS, write_arrays
@@ -27,10 +29,16 @@ from bertsmith.corpus.stages.totals import keep_account
 from bertsmith.tokens.bulk_ids import BulkEncoder, Ids, bulk_encoder
 from bertsmith.tokens.special_ids import token_dtype
 from bertsmith.tokens.tokenizer import Tokenizer
-from bertsmith.tokens.vocabulary import count_words
+from bertsmith.tokens.tokenizer_files import LONGEST_WORD
+from bertsmith.tokens.vocabulary import TOO_LONG, count_words, words_of
 
 _BATCH_CHARACTERS = 500_000
 _COUNTED_AT_ONCE = 1 << 20
+# A word that is too long may be shorter before it is normalised: a syllable of Korean becomes up to three characters.
+_LONG_BEFORE = LONGEST_WORD // 3
+# Neither ASCII's punctuation, nor Chinese, of which each character is a word to BERT: what may be one word.
+_RUN = re.compile(rf"[^!-/:-@\[-`{{-~\u3001\u3002\u3400-\u4dbf\u4e00-\u9fff\uff0c]{{{_LONG_BEFORE},}}")
+UNKNOWN_WORDS = f"words longer than {LONGEST_WORD} characters, of which each is one [UNK]"
 # Documents of 2**(i-1) to 2**i - 1 tokens are counted in place i of a histogram.
 HISTOGRAM_PLACES = 33
 
@@ -141,7 +149,8 @@ class _Split:
 
 @makes_part
 def tokenise_part(task: TokensTask, folder: Path) -> dict[str, Any]:
-    """Makes the part's ids; returns counts of tokens, words, unknown pieces. Its account stays there: see `totals`."""
+    """Makes the part's ids; returns counts of tokens, words, unknown pieces, and of text in words that are too long.
+    Its account stays there: see `totals`."""
     tokenizer, encoder = _tokenizer(task.tokenizer, task.tokenizer_sha256, task.library)
     cleaned = CleanedPart.open(task.cleaned)
     kept, held_out = task.kept(), cleaned.held_out(task.held_out)
@@ -150,6 +159,7 @@ def tokenise_part(task: TokensTask, folder: Path) -> dict[str, Any]:
     split_up = _split_up(cleaned, kept, task.language, changed)
     for texts in batched(split_up, lambda each: len(each.document.text), _BATCH_CHARACTERS):
         batch = _encode(texts, encoder, changed)
+        _note_unknown(texts, batch, tokenizer, changed)
         empty = batch.documents == 0
         for place in np.flatnonzero(empty).tolist():
             document = texts[place].document
@@ -160,8 +170,10 @@ def tokenise_part(task: TokensTask, folder: Path) -> dict[str, Any]:
             splits[name].add(batch, chosen, int(read_bytes[batch.indexes[chosen]].sum()))
     figures = {name: _write(folder, name, split, tokenizer) for name, split in splits.items()}
     keep_account(folder, {"dropped": dropped.to_json(), "changed": changed.to_json(), "splits": figures})
+    lost = changed.get(UNKNOWN_WORDS, Entry())
     return {
         "tokens": {name: split["tokens"] for name, split in figures.items()},
+        "lost": [lost.bytes, *lost.examples],
         **{name: sum(split[name] for split in figures.values()) for name in ("words", "unknown")},
     }
 
@@ -184,6 +196,19 @@ def _encode(texts: list[_SplitDocument], encoder: BulkEncoder, changed: Tally) -
         changed.note(what, int(given[place] - filled[place]), example=texts[place].document.id)
     indexes, names = np.array([text.index for text in texts]), [text.document.id for text in texts]
     return _Batch(ids, lengths[lengths > 0], filled, _sums(lengths, given), indexes, names)
+
+
+def _note_unknown(texts: list[_SplitDocument], batch: _Batch, tokenizer: Tokenizer, changed: Tally) -> None:
+    """Counts words that are too long for WordPiece, with their bytes: of text without spaces an [UNK] can be a page."""
+    ends = np.cumsum(batch.tokens)
+    holding = np.unique(np.searchsorted(ends, np.flatnonzero(batch.ids == tokenizer.special.unknown), side="right"))
+    for place in holding.tolist():
+        found = Tally()
+        stretches = (each for sentence in texts[place].sentences for each in sentence.split())
+        runs = (run for each in stretches if len(each) >= _LONG_BEFORE for run in _RUN.findall(each))
+        words_of(Counter(runs), tokenizer.normalizer, found)
+        if entry := found.get(TOO_LONG):
+            changed.note(UNKNOWN_WORDS, entry.count, entry.bytes, f"{batch.names[place]}: {entry.examples[0]}")
 
 
 def _sums(values: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

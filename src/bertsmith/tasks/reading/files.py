@@ -23,7 +23,7 @@ from bertsmith.rows.encodings import UTF8_MARK, encoding_of, unmarked_encoding
 from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, REPEATED, json_rows
 from bertsmith.rows.lines import Lines, Slice, open_text, raise_fault, split_at_returns
 from bertsmith.rows.parquet import MAGIC as PARQUET_MAGIC
-from bertsmith.rows.parquet import parquet_rows
+from bertsmith.rows.parquet import doubled, parquet_rows
 from bertsmith.rows.row import Row as FileRow
 from bertsmith.rows.tables import OPEN_QUOTE, QUOTE, cells_of, named_separator, table_rows
 from bertsmith.tasks.reading.bad_rows import CONVERT, NOT_UTF8, Report
@@ -264,8 +264,7 @@ def _named(rows: Iterable[tuple[str, list[str], bytes]], file: _File, report: Re
         if not names:
             names = cells if file.form.header else [str(number) for number in range(1, len(cells) + 1)]
             if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
-                what = f"two columns have one name, '{twice}'"
-                raise BertsmithError(what, where, "give every column a name of its own")
+                raise doubled(twice, where)
             if file.form.header:
                 continue
         if len(cells) == len(names):

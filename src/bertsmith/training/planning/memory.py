@@ -25,6 +25,8 @@ docs/plan.md.
 CPU_STARTED = 8e7
 """What a process takes more when it trains: threads, compiled kernels, the products' own memory. By runs of bert-tiny
 with micro-batches of 512 tokens, of which next to nothing is activations."""
+IN_BITS = 1 << 22
+"""Places of hidden states from which a compiled step on a GPU keeps dropout's mask in bits (`model/dropout.py`)."""
 GPU_BASE = 1.5e9
 """CUDA's context, its libraries' workspaces and NCCL's buffers, which PyTorch does not count as allocated: assumed."""
 
@@ -33,7 +35,8 @@ GPU_BASE = 1.5e9
 class Held:
     """How a rank holds a model. half: whether products have two bytes a number. ranks: that share a step. sharded:
     whether they share weights too. checkpointing: of gradients. half_sums: whether gradients are summed in bf16. base:
-    bytes that are there before there is a model. data: of corpus and batches. lamb: whether that is the optimizer."""
+    bytes that are there before there is a model. data: of corpus and batches. lamb: whether that is the optimizer.
+    compiled: whether steps are."""
 
     config: BertConfig
     size: Size
@@ -46,6 +49,7 @@ class Held:
     checkpointing: bool = False
     half_sums: bool = False
     lamb: bool = True
+    compiled: bool = False
 
     @property
     def narrow(self) -> int:
@@ -63,16 +67,24 @@ class Load:
     micro_batches: float
 
 
-def kept_bytes(config: BertConfig, tokens: float, half: bool) -> float:
+def kept_bytes(config: BertConfig, tokens: float, half: bool, mask: float = 1.0) -> float:
     """What a layer keeps for its backward pass on a GPU, probabilities not among it: fused attention makes them again.
 
     Its input, queries, keys and values, what attention gives, the inputs of both norms, of the feed-forward maps, and
-    of the activation, and the two masks of dropout, a byte a place: a compiled step keeps a bit.
+    of the activation, and the two masks of dropout. mask: bytes of a place of a mask.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
     narrow = HALF if half else WHOLE
-    of_hidden = 6 * narrow + 2 * WHOLE + 2
+    of_hidden = 6 * narrow + 2 * WHOLE + 2 * mask
     return tokens * (of_hidden * hidden + 2 * narrow * inner)
+
+
+def mask_bytes(held: Held, tokens: float) -> float:
+    """Of a place of a mask of dropout on a GPU."""
+    config = held.config
+    if not config.hidden_dropout_prob:
+        return 0.0
+    return 1 / 8 if held.compiled and tokens * config.hidden_size >= IN_BITS and config.hidden_size % 8 == 0 else 1.0
 
 
 def kept_on_cpu(held: Held, load: Load) -> float:
@@ -91,7 +103,10 @@ def activations(held: Held, load: Load) -> float:
     """Of all layers at the peak, with what the first layer of the backward pass works on."""
     config, narrow = held.config, held.narrow
     hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
-    layer = kept_on_cpu(held, load) if held.on_cpu else kept_bytes(config, load.tokens, held.half)
+    if held.on_cpu:
+        layer = kept_on_cpu(held, load)
+    else:
+        layer = kept_bytes(config, load.tokens, held.half, mask_bytes(held, load.tokens))
     embeddings = load.tokens * hidden * 2 * WHOLE
     working = load.tokens * (2 * narrow * inner + 2 * WHOLE * hidden) + (narrow + WHOLE) * hidden * inner
     if held.checkpointing:

@@ -22,6 +22,7 @@ from bertsmith.corpus.sources.find import find_files
 from bertsmith.corpus.sources.formats import edges_of, read_documents
 from bertsmith.corpus.sources.unpack import is_unpacked, unpack_where_needed
 from bertsmith.rows.lines import Slice
+from bertsmith.rows.parquet import parquet_rows
 
 OPTIONS = ReadOptions()
 TEXTS = [f"Text {n} of {n * n}, größer." for n in range(400)]
@@ -100,7 +101,7 @@ def test_a_damaged_row_group_is_named_and_the_rest_goes_on(tmp_path: Path) -> No
     assert len(kept) < len(TEXTS)
     entry = account.changed["row groups that are damaged, read up to the damage"]
     assert entry.count == 1
-    assert entry.examples[0].startswith("a.parquet, row group 1 (")
+    assert entry.examples[0].startswith("a.parquet, row group 1, 100 of 100 rows lost (")
     with pytest.raises(BertsmithError, match="this row group cannot be read"):
         read(found(path), ReadOptions(strict=True))
 
@@ -155,8 +156,23 @@ def test_a_file_cut_short_is_passed_over_or_refused(tmp_path: Path) -> None:
     assert [file.kind for file in files] == ["file"]
     assert "parquet that is damaged" in next(iter(passed))
     for sources, options in (([path], OPTIONS), ([tmp_path], ReadOptions(strict=True))):
-        with pytest.raises(BertsmithError, match="damaged"):
+        with pytest.raises(BertsmithError, match=r"parquet that is damaged \(Parquet magic bytes [^\n]*\)\n") as raised:
             find_files(sources, options)
+        assert raised.value.fix.startswith("copy or write it again")
+
+
+def test_two_columns_of_one_name_are_refused_as_text_and_give_no_names(tmp_path: Path) -> None:
+    """No reader can know which of them is meant."""
+    path = tmp_path / "a.parquet"
+    columns = [pa.array(TEXTS), pa.array(TEXTS[::-1]), pa.array(range(len(TEXTS)))]
+    pq.write_table(pa.table(columns, names=["text", "text", "id"]), path)
+    with pytest.raises(BertsmithError, match="two columns have one name, 'text'"):
+        find_files([path], OPTIONS)
+    with pytest.raises(BertsmithError, match="two columns have one name, 'text'"):
+        list(parquet_rows(str(path)))
+    pq.write_table(pa.table([columns[2], columns[0], columns[2]], names=["id", "text", "id"]), path)
+    documents, _ = read(found(path))
+    assert [document.id for document in documents[:2]] == ["a.parquet@0", "a.parquet@1"]
 
 
 def test_cells_too_long_are_cut_and_bad_bytes_placed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,20 @@ from torch import Tensor
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.bench.step.plan import VOCABULARY, gpu_shape
 from bertsmith.model.config import BertConfig
+from bertsmith.model.dropout import MANY
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.training.planning.memory import Held, Load, kept_on_cpu, largest, memory
+from bertsmith.training.planning.memory import (
+    HALF,
+    IN_BITS,
+    WHOLE,
+    Held,
+    Load,
+    kept_bytes,
+    kept_on_cpu,
+    largest,
+    mask_bytes,
+    memory,
+)
 from bertsmith.training.planning.model_size import parameters
 from bertsmith.training.pretraining.inputs import to_inputs
 
@@ -58,7 +70,7 @@ def test_a_layer_keeps_what_is_counted(compute: torch.dtype | None, longest: int
 
 def test_memory_of_a_gpu_is_that_of_our_runs_on_one(repository: Path) -> None:
     """As PyTorch counts it, which is without CUDA's context and libraries. Each of these steps had a process alone, or
-    shared it with steps that need less."""
+    shared it with steps that need less. They kept dropout's masks in bytes, as steps that are not compiled do."""
     stored = json.loads((repository / "benchmarks" / "results" / "nvidia-h200.json").read_text(encoding="utf-8"))
     found = {row["case"]: row.get("ours_memory_bytes") for row in stored["rows"]}
     config = BertConfig(**gpu_shape("large", -(-VOCABULARY // 64) * 64))
@@ -78,6 +90,32 @@ def test_memory_of_a_gpu_is_that_of_our_runs_on_one(repository: Path) -> None:
         error = f"{planned / taken - 1:+.1%}"
         lines.append(f"| {count} {label} at {length} | {planned / 1e9:.1f} GB | {taken / 1e9:.1f} GB | {error} |")
     assert "\n".join(lines) in (repository / "docs" / "plan.md").read_text(encoding="utf-8")
+
+
+def test_a_compiled_step_keeps_what_its_graphs_do(repository: Path) -> None:
+    """Their forward passes, which keep scores of masked words and copies for products beside what layers keep."""
+    assert IN_BITS == MANY
+    stored = json.loads((repository / "benchmarks" / "results" / "gpu-expected.json").read_text(encoding="utf-8"))
+    rows = [row for row in stored["rows"] if row["graph"] == "losses forward" and row["model"] in ("base", "large")]
+    for row in rows:
+        config, tokens = BertConfig(**gpu_shape(row["model"], -(-VOCABULARY // 64) * 64)), row["tokens"]
+        size = parameters(config)
+        held = Held(config, size, half=True, on_cpu=False, compiled=True)
+        layers = config.num_hidden_layers * kept_bytes(config, tokens, True, mask_bytes(held, tokens))
+        embeddings = 2 * WHOLE * tokens * config.hidden_size
+        copies = HALF * (size.layers + size.heads + size.words)
+        scores = HALF * row["masked"] * config.vocab_size
+        assert layers + embeddings + copies + scores == pytest.approx(row["kept"], rel=0.005), row["case"]
+    small = [row for row in rows if row["tokens"] * row["hidden"] < IN_BITS]
+    assert 0 < len(small) < len(rows), "those with few places keep bytes"
+
+
+@pytest.mark.parametrize(("compiled", "dropout", "found"), [(True, 0.1, 1 / 8), (False, 0.1, 1), (True, 0.0, 0)])
+def test_a_mask_of_dropout_takes_bits_in_compiled_steps_alone(compiled: bool, dropout: float, found: float) -> None:
+    held = replace(HELD, config=replace(CONFIG, hidden_dropout_prob=dropout), on_cpu=False, compiled=compiled)
+    many = IN_BITS // CONFIG.hidden_size
+    assert mask_bytes(held, many) == found
+    assert mask_bytes(held, many - 1) == (1 if dropout else 0)
 
 
 @given(st.integers(128, 65_536), st.integers(1, 64))

@@ -77,7 +77,7 @@ def test_a_corpus_stays_as_it_is(tmp_path: Path) -> None:
     assert contents(corpus) == before
 
 
-def test_sums_of_gradients_are_hidden_in_compiled_steps_as_in_eager_ones() -> None:
+def test_sums_of_gradients_are_hidden_in_compiled_steps_as_in_eager_ones_whose_memory_is_planned_apart() -> None:
     from bertsmith.recipes.loader import load_recipe
     from bertsmith.training.plan import plan_pretraining
     from bertsmith.training.planning.where import Where
@@ -91,3 +91,5 @@ def test_sums_of_gradients_are_hidden_in_compiled_steps_as_in_eager_ones() -> No
     assert exchange == eager.asked.exchange
     assert exchange.hides
     assert 0 < exchange.last < exchange.summed
+    assert compiled.asked.held.compiled
+    assert not eager.asked.held.compiled
