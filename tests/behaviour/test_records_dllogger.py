@@ -94,6 +94,15 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == "of an earlier run\n"
 
 
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "run.json"])
+def test_the_runs_own_files_are_not_written_into(tmp_path: Path, name: str, resume: bool) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(BertsmithError, match=f"a run keeps records of its own in {name}"):
+        pretrain(RECIPE, corpus(), tmp_path / "run", resume=resume, outputs=Outputs(dllogger=tmp_path / "run" / name))
+    assert not any((tmp_path / "run").iterdir())
+
+
 def test_a_run_that_may_be_resumed_leaves_the_file_of_another(tmp_path: Path) -> None:
     """As jobs on a cluster, which are told to resume whether there is anything to resume or not."""
     path = tmp_path / "run.json"

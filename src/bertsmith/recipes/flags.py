@@ -13,6 +13,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from bertsmith.base.errors import BertsmithError, nearest
@@ -145,6 +146,8 @@ def _refuse_wrong(known: Mapping[str, Any], args: Sequence[str], prog: str) -> N
     for number, token in enumerate(args):
         name = named_by(token)
         if not name:
+            if not token and not (number and _awaits_value(args[number - 1])):
+                raise _empty("an argument", prog)
             continue
         if name not in known:
             what = f"there is no flag {token.split('=', 1)[0]}"
@@ -170,7 +173,19 @@ def _one_value(hint: Any) -> tuple[Any, bool, bool]:
     )
 
 
+def _awaits_value(token: str) -> bool:
+    """Whether a token is a flag whose value, if it has one, is the next token."""
+    return bool(named_by(token)) and "=" not in token
+
+
+def _empty(named: str, prog: str) -> BertsmithError:
+    what = f"{named} is empty, as where a variable of the shell is not set"
+    return BertsmithError(what, prog, "name a file or a folder; the present folder is .")
+
+
 def _check_value(named: str, hint: Any, value: str, prog: str) -> None:
+    if not value and (hint is Path or Path in typing.get_args(hint)):  # which would be the present folder
+        raise _empty(named, prog)
     if hint in _NUMBERS:
         try:
             hint(value)

@@ -126,7 +126,7 @@ def tune(asked: Asked, out: Path | None, resume: bool) -> FinetuneResult:
 
 
 def _tune(asked: Asked, out: Path | None, resume: bool, events: Events) -> FinetuneResult:
-    ranks.by_first(lambda: asked.outputs.check(out if resume else None))
+    ranks.by_first(lambda: asked.outputs.check(out, resume))
     check_sources(asked.given)
     inputs = together(lambda: run_inputs(asked.task, asked.taken, asked.given, asked.settings))
     sources = inputs.sources

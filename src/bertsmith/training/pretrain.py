@@ -85,7 +85,7 @@ def pretrain(
     ranks.check_joined()
     run, outputs = Run(as_path(out, "out")), outputs or Outputs()
     with only_training(), Events() as events:
-        ranks.by_first(lambda: outputs.check(run.folder if resume else None))
+        ranks.by_first(lambda: outputs.check(run.folder, resume))
         work = together(lambda: work_of(recipe, corpus, init_from, teacher, outputs))
         settings = settings_identity(asdict(work.recipe), "recipe", _OF_A_RANK)
         old = None if work.old is None else checksum_of(work.old)

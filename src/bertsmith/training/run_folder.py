@@ -35,6 +35,7 @@ MODEL_FOLDER, BEST_FOLDER, TRIALS_FOLDER, RECIPE_FILE = "model", "best", "trials
 # What a job's script looks for, to start the job again; beside it exit statuses may be those of a scheduler.
 STOPPED_MARK = "stopped"
 RUN_FILE, STARTED_ON, TASK = "run.json", "begun_on", "task"
+_CORPUS_FILE = "corpus.json"
 _SHOWN, _LONGEST = 8, 40
 # Of a run whose checkpoints may be whole.
 _RUN_FILE_FIX = (
@@ -150,8 +151,8 @@ def _remove_if_unused(folder: Path) -> None:
 
 def check_free(folder: Path, resume: bool) -> None:
     """Raises BertsmithError for a folder where a run must not start: with a run that is not resumed, with a model,
-    checkpoints or metrics and no `run.json`, or with a name that is not UTF-8. Only reads, so nothing is left in a
-    folder that is refused."""
+    checkpoints, metrics or a corpus and no `run.json`, or with a name that is not UTF-8. Only reads, so nothing is left
+    in a folder that is refused."""
     files.check_utf8(folder)
     if (folder / RUN_FILE).exists():
         if not resume:
@@ -159,7 +160,7 @@ def check_free(folder: Path, resume: bool) -> None:
             raise BertsmithError("there is a run in this folder already", folder, fix)
         return
     strays = [each.name for each in step_folders(folder)]
-    strays += [name for name in (METRICS_FILE, MODEL_FOLDER, CONFIG_FILE) if (folder / name).exists()]
+    strays += [name for name in (METRICS_FILE, MODEL_FOLDER, CONFIG_FILE, _CORPUS_FILE) if (folder / name).exists()]
     if strays:
         what = f"this folder holds {', '.join(strays[:4])} and no run.json, so it is not a run's"
         raise BertsmithError(

@@ -261,3 +261,21 @@ def test_more_processes_than_memory_holds_are_refused_and_more_than_cores_are_wa
     assert refusal == "300 processes take 45.0 GB of memory before they have a model, and 8.0 GB are there"
     assert where.endswith("--ranks")
     assert "use --ranks 2" in fix
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (["pretrain", "bert-tiny", "--corpus", "c", "--out", ""], "--out"),
+        (["pretrain", "bert-tiny", "--corpus=", "--out", "o"], "--corpus"),
+        (["finetune", "classify", "--model", "", "--train", "t", "--out", "o"], "--model"),
+        (["finetune", "classify", "--model", "m", "--train", "", "--out", "o"], "--train"),
+        (["predict", "m", "", "--out", "o"], "an argument"),
+        (["prepare", "", "--out", "o"], "an argument"),
+    ],
+)
+def test_an_empty_path_is_not_the_present_folder(
+    call: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(call) == 2
+    assert capsys.readouterr().err.startswith(f"{named} is empty, as where a variable of the shell is not set")

@@ -72,7 +72,7 @@ def test_what_was_just_written_is_never_pruned(tmp_path: Path) -> None:
         assert [each.name for each in step_folders(tmp_path)] == [f"step-{step:08d}", "step-00000040"]
 
 
-@pytest.mark.parametrize("stray", ["step", "metrics.jsonl", "model"])
+@pytest.mark.parametrize("stray", ["step", "metrics.jsonl", "model", "corpus.json"])
 def test_what_no_run_json_tells_of_is_refused(tmp_path: Path, stray: str) -> None:
     if stray == "step":
         save(tmp_path, 40)

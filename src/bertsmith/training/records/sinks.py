@@ -15,6 +15,8 @@ from bertsmith.corpus.shards import Corpus
 from bertsmith.training.records.dllogger import WHOLE_RUN, DlloggerFile, check_run
 from bertsmith.training.records.weights_and_biases import WeightsAndBiases
 
+_OF_RUNS = ("metrics.jsonl", "events.jsonl", "run.json", "recipe.yaml", "finetune.json", "stopped", ".lock")
+
 
 class Sink(Protocol):
     """Takes records on the first rank, each with `kind` and `step`."""
@@ -40,18 +42,21 @@ class Outputs(TypeChecked):
     profile: int = 0
     also_evaluate: Corpus | str | Path | None = None
 
-    def check(self, resumed: Path | None) -> None:
-        """Raises BertsmithError, before anything is done, for what cannot be written. resumed: the folder of a run that
-        is resumed."""
+    def check(self, run: Path | None, resume: bool) -> None:
+        """Raises BertsmithError, before anything is done, for what cannot be written. run: the run folder, None for a
+        temporary one. resume: whether it is resumed."""
         if self.profile < 0:
             raise BertsmithError(f"--profile is {self.profile}", "--profile", "give a number of steps, such as 3")
         if self.dllogger is not None:
             check_file(self.dllogger)
+            if run is not None and self.dllogger.name in _OF_RUNS and self.dllogger.resolve().parent == run.resolve():
+                what = f"a run keeps records of its own in {self.dllogger.name}"
+                raise BertsmithError(what, self.dllogger, "name another file after --dllogger")
             if self.dllogger.is_file():
-                if resumed is None:
+                if run is None or not resume:
                     what = "this file is there already, and a run that is not resumed would write over it"
                     raise BertsmithError(what, self.dllogger, "name another file after --dllogger, or remove this one")
-                check_run(self.dllogger, resumed)
+                check_run(self.dllogger, run)
         if self.wandb is not None and importlib.util.find_spec("wandb") is None:
             raise BertsmithError("wandb is not installed", "--wandb", "pip install wandb, or leave out --wandb")
 
