@@ -292,6 +292,18 @@ def test_a_folder_that_another_run_has_taken_meanwhile_is_left_to_it(
     assert names(tmp_path / "moved") == ["step-00000003"]
 
 
+def test_what_is_in_the_way_of_the_model_is_told_before_the_run_goes_on(
+    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder)
+    (folder / "model").mkdir()
+    (folder / "model" / "notes").write_text("mine", encoding="utf-8")
+    monkeypatch.setattr(Trainer, "run", None)
+    with pytest.raises(BertsmithError, match="is there already and is not a model folder"):
+        pretrain(SAVING, corpus(), folder, resume=True)
+
+
 def test_a_run_without_its_checkpoints_begins_anew_and_says_so(
     unbroken: Run, stopped: Path, tmp_path: Path, said: pytest.LogCaptureFixture
 ) -> None:

@@ -257,10 +257,13 @@ def _beside(path: Path, kind: str) -> Path:
 
 
 def remove_folder(path: Path) -> None:
-    """Removes a folder under a hidden name, so that none with its own name is ever half removed; warns where the disk
-    refuses."""
+    """Removes a folder under a hidden name, so that none with its own name is ever half removed; of a link, the link
+    alone. Warns where the disk refuses."""
     aside = _beside(path, "part")
     try:
+        if path.is_symlink():
+            path.unlink()
+            return
         os.replace(path, aside)
         shutil.rmtree(aside)
     except OSError as error:

@@ -28,7 +28,7 @@ from bertsmith.training.checkpoints import Position, step_folders
 from bertsmith.training.objective import nothing
 from bertsmith.training.records.events import Events
 from bertsmith.training.records.meters import METRICS_FILE, forget_after, read_metrics
-from bertsmith.weights.huggingface import read_config
+from bertsmith.weights.huggingface import check_replaceable, read_config
 from bertsmith.weights.stored import CONFIG_FILE, read_tensors, stored_files
 
 MODEL_FOLDER, BEST_FOLDER, TRIALS_FOLDER, RECIPE_FILE = "model", "best", "trials", "recipe.yaml"
@@ -178,8 +178,10 @@ def _check(folder: Path, identity: Mapping[str, Any], resume: bool) -> dict[str,
 def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
     """Marks a folder as the run's, no longer stopped, and removes what came after `position`.
 
-    What a killed run left half written is removed, and what it was about to replace is put back.
+    What a killed run left half written is removed, and what it was about to replace is put back. Raises BertsmithError
+    where the finished model could not be written in the end, because something else is there.
     """
+    check_replaceable(folder / MODEL_FOLDER)
     with files.disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         files.put_back(folder)
@@ -254,7 +256,7 @@ def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:
     known = files.read_json(path, _RUN_FILE_FIX)
     if not isinstance(known, dict) or not isinstance(known.get(STARTED_ON, {}), dict):
         raise BertsmithError("this file does not say what a run belongs to", path, _RUN_FILE_FIX)
-    started_on: dict[str, str] = known.pop(STARTED_ON, {})
+    started_on = {name: str(value) for name, value in known.pop(STARTED_ON, {}).items()}
     for name in _ONCE_FIXED.keys() & known.keys() - identity.keys():
         started_on.setdefault(_ONCE_FIXED[name], str(known.pop(name)))
     if not any(name.startswith(_SHAPE) for name in identity):  # earlier versions named it where a model's was kept

@@ -159,6 +159,24 @@ def test_two_damaged_ones_are_both_passed_over(tmp_path: Path) -> None:
     ]
 
 
+def test_a_copy_by_the_name_of_another_step_is_not_taken_for_it(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
+    save(tmp_path, 5)
+    shutil.copytree(tmp_path / "step-00000005", tmp_path / "step-00000099")
+    assert newest_whole(tmp_path) == tmp_path / "step-00000005"
+    assert "this checkpoint is of another step than its folder is named by" in said.text
+
+
+def test_of_a_checkpoint_that_is_a_link_the_link_is_removed(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
+    run = tmp_path / "run"
+    save(run, 5)
+    (run / "step-00000005").rename(tmp_path / "elsewhere")
+    (run / "step-00000005").symlink_to(tmp_path / "elsewhere")
+    save(run, 10, keep=1)
+    assert [each.name for each in run.iterdir()] == ["step-00000010"]
+    assert (tmp_path / "elsewhere" / STATE).is_file()
+    assert not said.records
+
+
 def test_where_none_is_whole_one_error_names_them_and_nothing_is_touched(tmp_path: Path) -> None:
     for step in (5, 10):
         save(tmp_path, step)
@@ -289,6 +307,11 @@ def test_run_json_names_every_difference(tmp_path: Path) -> None:
         assert part in caught.value.what
     known = {"a": 1, "b": 2, "c": 3, "begun_on": begun_on}
     assert json.loads((tmp_path / "run.json").read_text(encoding="utf-8")) == known
+
+
+def test_what_a_run_was_begun_on_is_text_whatever_an_editor_made_of_it(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"a": 1, "begun_on": {"ranks": 7}}', encoding="utf-8")
+    assert check_same_run(tmp_path, {"a": 1}) == {"ranks": "7"}
 
 
 @pytest.mark.parametrize("text", ["[]", "3", '{"begun_on": "cpu"}'])

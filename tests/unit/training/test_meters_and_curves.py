@@ -134,6 +134,11 @@ def test_lines_that_were_deleted_from_the_middle_are_warned_of(tmp_path: Path, s
     forget_after(path, 45)
     (warning,) = said.messages
     assert "metrics.jsonl lacks lines: what was logged of steps 1 to 10, 21 to 35 is lost" in warning
+    said.clear()
+    path.write_text("\n".join([*lines, lines[1], lines[4], ""]), encoding="utf-8")
+    forget_after(path, 45)
+    (warning,) = said.messages
+    assert "metrics.jsonl has 2 lines of steps that a line before tells of" in warning
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:

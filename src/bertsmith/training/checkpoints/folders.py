@@ -70,7 +70,8 @@ def check_step(folder: Path) -> None:
     Everything is read once. Of folders without checksums, as earlier versions wrote them, the headers are.
     """
     _check_files(folder, STATE_FILE, (STATE_FILE, POSITION_FILE))
-    read_position(folder)
+    if read_position(folder).step != step_of(folder):  # a copy by another name would be the newest for ever
+        raise BertsmithError("this checkpoint is of another step than its folder is named by", folder)
 
 
 def check_best(folder: Path) -> None:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import warn, warnings_taken
+from bertsmith.base.log import counted, warn, warnings_taken
 from bertsmith.base.ranks import rank
 from bertsmith.base.stopping import StoppedAfterSaving
 
@@ -104,7 +104,7 @@ class Events:
         elif isinstance(error, Exception) and not isinstance(error, StoppedAfterSaving):
             self._add(ERROR, f"{type(error).__name__}: {error}")
         if self._waiting:
-            warn(f"{len(self._waiting)} lines could not be written to {self._path}: {self._refused}")
+            warn(f"{counted(len(self._waiting), 'line')} could not be written to {self._path}: {self._refused}")
 
 
 def _is_error(line: str) -> bool:

@@ -19,7 +19,7 @@ import torch
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import disk_errors, read_errors, write_text
-from bertsmith.base.log import warn
+from bertsmith.base.log import counted, warn
 from bertsmith.base.ranks import sum_over_ranks, world_size
 from bertsmith.training.objective import nothing
 from bertsmith.training.records.appended import AppendedFile
@@ -232,12 +232,17 @@ def forget_after(path: Path, step: int, unmeasured: bool = False, pending: int =
             if each["step"] <= (last if each["kind"] == "evaluation" else step) and each["kind"] not in ("final", "end")
         ]
         write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
-        told, lacking = 0, list[str]()
+        told, twice, lacking = 0, 0, list[str]()
         for each in (each for each in kept if each["kind"] == "train"):
             first = each["step"] - int(each.get("steps", each["step"] - told)) + 1
             if first > told + 1:
                 lacking.append(f"{told + 1:,} to {first - 1:,}")
-            told = each["step"]
+            twice += first <= told
+            told = max(told, each["step"])
+        if twice:
+            warn(
+                f"{path} has {counted(twice, 'line')} of steps that a line before tells of, so totals count these twice"
+            )
         if lacking:
             more = f", and {len(lacking) - _SHOWN} other stretches" if len(lacking) > _SHOWN else ""
             lost = f"what was logged of steps {', '.join(lacking[:_SHOWN])}{more} is lost"
