@@ -235,6 +235,24 @@ def test_a_run_of_folds_resumes_to_the_bit(model: Path, tmp_path: Path, monkeypa
     assert (resumed.folds, resumed.seeds) == (unbroken.folds, unbroken.seeds)
 
 
+def test_scores_of_folds_that_are_lost_cost_the_report_and_not_the_model(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"epochs": 1, "folds": 3, "report": True}
+    unbroken = tune(model, tmp_path / "unbroken", **settings)
+    with monkeypatch.context() as patch:
+        signalled_after(27, patch)  # in the training of the seed
+        with pytest.raises(StoppedAfterSaving):
+            tune(model, tmp_path / "run", **settings)
+    (tmp_path / "run" / "folds" / "fold-2.npy").write_bytes(b"")
+    with pytest.raises(BertsmithError, match="scores of this fold are missing or damaged") as caught:
+        tune(model, tmp_path / "run", resume=True, **settings)
+    assert "--resume --no-report" in caught.value.fix
+    resumed = tune(model, tmp_path / "run", resume=True, **{**settings, "report": False})
+    assert (resumed.folds, resumed.seeds) == (unbroken.folds, unbroken.seeds)
+    assert (tmp_path / "run" / "model" / "config.json").is_file()
+
+
 def test_too_few_rows_for_folds_are_named(model: Path) -> None:
     few = [next(row for row in TRAIN if row["label"] == label) for label in ("praise", "blame")]
     for train, folds in ((few, 5), (TRAIN, 150)):

@@ -247,12 +247,13 @@ def results_of(
     return found
 
 
-def check_measured(records: Sequence[Mapping[str, Any]], seed: int, due: Sequence[int]) -> None:
+def check_measured(path: Path, records: Sequence[Mapping[str, Any]], seed: int, due: Sequence[int]) -> None:
     """Raises BertsmithError where records of measurements of a seed are missing, without which a run that is resumed
-    could not tell its results in the end. due: the steps of the seed after which it was measured so far."""
+    could not tell its results in the end. path: of the records. due: the steps of the seed after which it was measured
+    so far."""
     found = {each["seed_step"] for each in records if each["kind"] == "evaluation" and each.get("seed") == seed}
     if not found.issuperset(due):
-        raise _lost_records()
+        raise _lost_records(path)
 
 
 def last_figures(records: Sequence[Mapping[str, Any]], kind: str) -> dict[str, dict[str, float]]:
@@ -264,11 +265,9 @@ def last_figures(records: Sequence[Mapping[str, Any]], kind: str) -> dict[str, d
     }
 
 
-def _lost_records() -> BertsmithError:
+def _lost_records(path: Path = Path("metrics.jsonl")) -> BertsmithError:
     what = "records of epochs are missing, so the figures of this run cannot be told"
-    return BertsmithError(
-        what, "metrics.jsonl", "put the file back as it was, or run the training again in another folder"
-    )
+    return BertsmithError(what, path, "put the file back as it was, or run the training again in another folder")
 
 
 def _mean_loss(records: Sequence[Mapping[str, Any]], seed: int, begin: int, end: int) -> float:

@@ -67,10 +67,10 @@ def out_of_fold(run: Path, stages: Sequence[Trial]) -> tuple[Floats, Examples] |
     for each in folds:
         assert each.fold is not None
         path = run / _FOLDER / f"{each.name}.npy"
-        fix = "put the file back, or run the training again in another folder"
+        fix = "put the file back and use --resume; or --resume --no-report, which writes the model without a report"
         try:
             scores = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise BertsmithError("the scores of this fold are missing or damaged", path, fix) from error
         places = slots_of(every.sequences.row_offsets, np.asarray(each.fold, dtype=np.int64))
         places = slots_of(tokens, places) if task.per_token else places

@@ -95,14 +95,15 @@ def started(
 
 def _check_measured(folder: Path, position: Position, stages: Mapping[int, Trial]) -> None:
     """Raises BertsmithError where `metrics.jsonl` lacks a measurement of a seed up to the checkpoint."""
-    records = read_metrics(folder / METRICS_FILE)
+    path = folder / METRICS_FILE
+    records = read_metrics(path)
     for number, trial in stages.items():
         if trial.kind != SEED or number > position.stage:
             continue
         last = position.stage_step - position.unmeasured
         if number < position.stage:  # it may have ended early
             last = max((each["seed_step"] for each in records if each.get("seed") == trial.label), default=trial.steps)
-        check_measured(records, trial.label, [step for step in trial.due if step <= last])
+        check_measured(path, records, trial.label, [step for step in trial.due if step <= last])
 
 
 def shared(work: Work, run: Path, device: Device, started_on: Mapping[str, str]) -> tuple[Work, dict[str, str]]:
