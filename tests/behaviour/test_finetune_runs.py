@@ -23,7 +23,7 @@ from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.finetuning import finish
 from bertsmith.tasks.results import FinetuneResult
-from bertsmith.training.checkpoints import saver, step_folders
+from bertsmith.training.checkpoints import Position, saver, step_folders
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.run_folder import Run
@@ -243,6 +243,41 @@ def test_best_weights_are_whole_before_the_step_folder_that_refers_to_them(
     result = bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=SETTINGS)
     assert len(seen) > 4
     assert result.scores
+
+
+@pytest.mark.parametrize("full", ["for step folders", "for all"])
+def test_a_disk_without_room_for_the_last_checkpoint_costs_no_model(
+    unbroken: Run,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: pytest.LogCaptureFixture,
+    full: str,
+) -> None:
+    write_step, write_best = saver.write_step, saver.write_best
+    best = next(each["step"] for each in unbroken.metrics("evaluation"))
+
+    def refuse_step(run: Path, position: Position, tensors: dict[str, torch.Tensor]) -> None:
+        if position.step > best:
+            raise OSError(28, "No space left on device")
+        write_step(run, position, tensors)
+
+    def refuse_best(run: Path, step: int, weights: dict[str, torch.Tensor]) -> None:
+        if full == "for all":
+            raise OSError(28, "No space left on device")
+        write_best(run, step, weights)
+
+    monkeypatch.setattr(saver, "write_step", refuse_step)
+    monkeypatch.setattr(saver, "write_best", refuse_best)
+    if full == "for all":
+        with pytest.raises(BertsmithError, match="No space left"):
+            call(model, tmp_path / "run")
+        assert not (tmp_path / "run" / "model").exists()
+    else:
+        result = call(model, tmp_path / "run")
+        assert "step-00000036 was not written: could not write: No space left" in said.text
+        assert weights(Run(tmp_path / "run")) == weights(unbroken)
+        assert len(result.seeds) == 2
 
 
 @pytest.fixture(scope="module")

@@ -219,7 +219,7 @@ def _train(work: Work, run: Run, facts: RunFacts, outputs: Outputs, resume: bool
         with started(work, run, facts, resume, outputs) as (work, trainer, stages):
             run_stages(trainer, stages)
             trainer.write("end", {"tokens": trainer.position.tokens})
-            trainer.saver.wait()  # for the best weights
+            trainer.saver.wait_for_bests()
             model, bests = trainer.objective.model, [(run.folder, best) for best in trainer.position.bests]
     ranks.by_first(facts.hold)
     # Without the kernels of training, as `predict` and `evaluate` run the model: to the bit what they will find.

@@ -9,8 +9,8 @@ The checksums of a folder's files lie in its checksums.json; `docs/checkpoints.m
 from bertsmith.training.checkpoints.folders import drop_checkpoints as drop_checkpoints
 from bertsmith.training.checkpoints.load import load_best as load_best
 from bertsmith.training.checkpoints.load import load_checkpoint as load_checkpoint
-from bertsmith.training.checkpoints.load import lost_bests as lost_bests
 from bertsmith.training.checkpoints.load import newest_whole as newest_whole
 from bertsmith.training.checkpoints.position import Best as Best
 from bertsmith.training.checkpoints.position import Position as Position
+from bertsmith.training.checkpoints.position import lost_bests as lost_bests
 from bertsmith.training.checkpoints.position import step_folders as step_folders

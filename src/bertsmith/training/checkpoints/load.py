@@ -102,11 +102,6 @@ def _aside(folder: Path) -> Path:
     return aside
 
 
-def lost_bests(run: Path, position: Position) -> list[int]:
-    """The steps of the best weights that a position refers to and that are not there."""
-    return [best.step for best in position.bests if not best_folder(run, best.step).is_dir()]
-
-
 def load_checkpoint(
     run: Path, model: nn.Module, optimizer: ClippedOptimizer, folder: Path | None = None
 ) -> Position | None:

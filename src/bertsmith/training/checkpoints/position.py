@@ -79,6 +79,11 @@ def best_folder(run: Path, step: int) -> Path:
     return run / f"best-{step:08d}"
 
 
+def lost_bests(run: Path, position: Position) -> list[int]:
+    """The steps of the best weights that a position refers to and that are not there."""
+    return [best.step for best in position.bests if not best_folder(run, best.step).is_dir()]
+
+
 def step_folders(run: Path) -> list[Path]:
     """The step folders of a run, oldest first, damaged ones included."""
     return sorted(each for each in run.glob("step-*") if _STEP_FOLDER.fullmatch(each.name) and each.is_dir())

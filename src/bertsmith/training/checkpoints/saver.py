@@ -16,7 +16,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.checkpoints.folders import prune, write_best, write_step
-from bertsmith.training.checkpoints.position import Position, step_folder, step_folders
+from bertsmith.training.checkpoints.position import Position, lost_bests, step_folder, step_folders
 from bertsmith.training.checkpoints.state import Snapshot, state_of, weights_in
 from bertsmith.training.parallel import is_sharded
 
@@ -71,6 +71,19 @@ class Saver:
     def wait(self) -> None:
         """Waits until the last save is on the disk. Raises BertsmithError, on all ranks, where it cannot be written."""
         ranks.by_first(self._settle)
+
+    def wait_for_bests(self) -> None:
+        """Waits until the best weights of the last save are on the disk. Raises as `wait`; where the step folder alone
+        cannot be written, the end of the block warns of that."""
+
+        def settle() -> None:
+            try:
+                self._settle()
+            except BertsmithError:
+                if lost_bests(self._run, self._position):
+                    raise
+
+        ranks.by_first(settle)
 
     def __enter__(self) -> Self:
         return self
