@@ -32,7 +32,7 @@ def newest_whole(run: Path, needs_best: bool = True) -> Path | None:
     Every file is compared with its checksum, those of the best weights too that a step folder refers to. Newer folders
     that are damaged are warned about and renamed, so that no later resume continues from one of them. needs_best:
     whether a run cannot be continued without its best weights; where it can, and all step folders lack theirs, these
-    are lost, which is said. Raises BertsmithError where there are step folders and none is whole.
+    are given up with a warning. Raises BertsmithError where there are step folders and none is whole.
     """
     damaged: dict[Path, BertsmithError] = {}
     without_best: dict[Path, dict[Path, BertsmithError]] = {}
