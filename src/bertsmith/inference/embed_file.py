@@ -17,7 +17,7 @@ from bertsmith.base.log import counted, say
 from bertsmith.inference.embed import Embedder, VectorOptions, Vectors, columns_of, record_of
 from bertsmith.inference.parts.folder import Join, joined_lines
 from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, empty_rows, json_text, lines
-from bertsmith.inference.parts.run import Job, RowOptions, answer_rows
+from bertsmith.inference.parts.run import Job, RowOptions, answer_rows, check_paths
 from bertsmith.inference.parts.tables import joined_array, joined_tables, table_of
 from bertsmith.inference.parts.workers import Given, Load
 from bertsmith.inference.predictor import TRUNCATED
@@ -52,6 +52,7 @@ def embed_file(
     output. A file is written whole or not at all. loading: of `Embedder`, such as `device`, where `model` is none yet.
     columns: in place of the model's. Raises BertsmithError for files and rows that cannot be used, and names these.
     """
+    check_paths(source, out)
     check_class(rows, RowOptions, "rows")
     check_class(loading.get("vectors"), VectorOptions, "vectors")
     rows = rows or RowOptions()

@@ -109,6 +109,12 @@ class Job:
     part_rows: int = 4096
 
 
+def check_paths(source: str | Path, out: str | Path) -> None:
+    """Raises BertsmithError for what is no path, such as a list of rows."""
+    for name, value in (("source", source), ("out", out)):
+        files.as_path(value, name)
+
+
 def answer_rows(job: Job, source: str | Path, out: str | Path, options: RowOptions) -> Account:
     """Answers the rows of a file, or of standard input ("-"), into a file or to standard output ("-").
 
