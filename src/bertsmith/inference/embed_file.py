@@ -116,7 +116,8 @@ class EmbedWork(PartWork):
         if copied and (taken := [name for name in _ADDED if name in row]):
             raise BertsmithError(f"this row has a column '{taken[0]}' already", where, "rename that column")
         if self._kind == ".parquet":
-            check_line(where, json.dumps(row, ensure_ascii=False))
+            assert not isinstance(row, str)
+            check_line(where, json.dumps(row, ensure_ascii=False), row)
 
     def answered(self, rows: list[Named], part: Part, account: Account, report: Report) -> bytes:
         vectors, sequences = self._embedder.embed(rows, self.columns.text)

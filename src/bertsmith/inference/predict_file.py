@@ -136,7 +136,7 @@ class _Csv:
         if set(row) != set(self._names) or (self._account.header and header != self._account.header):
             raise BertsmithError("this row has other columns than the first one", where, "write to a .jsonl file")
         if not self._account.header:
-            check_line(where, header)
+            check_line(where, header, row)
             self._account.header = header
         values = [*(row[name] for name in self._names), *cells.values()]
         return _csv_line([_cell(where, value) for value in values])
