@@ -76,7 +76,7 @@ def test_a_column_that_cannot_be_written_is_named(model, tmp_path, name):
     if name != "out.csv":
         assert call(model, source, tmp_path / name, rows=SKIP, **CPU).skipped == 1
         (bad,) = lines(tmp_path / f"{name}.errors.jsonl")
-        assert "of this row holds bytes that are not UTF-8, or half of a surrogate pair" in str(bad["why"])
+        assert "of this row holds half of a surrogate pair" in str(bad["why"])
 
 
 @pytest.mark.parametrize("bad", [2, 4, 8, 12])

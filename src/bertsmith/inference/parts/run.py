@@ -237,11 +237,12 @@ def _refuse_left_out(finished: Mapping[int, Account]) -> None:
 
 @contextmanager
 def _telling_kept(folder: PartsFolder, source: str | Path) -> Iterator[None]:
-    """Says what is kept where an error ends the block."""
+    """Says what is kept where an error ends the block; one about the parts themselves says what to do with them."""
     try:
         yield
-    except Exception:
-        if kept := _kept(folder, source):
+    except Exception as error:
+        of_parts = isinstance(error, BertsmithError) and error.where == str(folder.path)
+        if not of_parts and (kept := _kept(folder, source)):
             say(kept)
         raise
 
