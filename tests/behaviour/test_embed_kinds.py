@@ -112,7 +112,7 @@ def test_files_are_written_into_a_folder_whose_name_is_not_utf8(name, model, tmp
     assert (folder / name).read_bytes() == (tmp_path / name).read_bytes()
 
 
-def test_columns_of_a_parquet_file_have_one_type_over_all_parts(model, tmp_path):
+def test_columns_of_a_parquet_file_have_one_type_over_all_parts(model, tmp_path, said):
     parquet = pytest.importorskip("pyarrow.parquet")
 
     def embedded(*values: object, **options: Any) -> None:
@@ -134,6 +134,12 @@ def test_columns_of_a_parquet_file_have_one_type_over_all_parts(model, tmp_path)
             path.unlink()
     with pytest.raises(BertsmithError, match="no one type"):  # no row alone is at fault, to be left out
         embedded(1, "one", on_error="skip")
+    said.clear()
+    with pytest.raises(BertsmithError, match="no one type") as caught:
+        embedded(1, "one", part_rows=1)
+    assert caught.value.where == str(tmp_path / "out.parquet.parts")
+    assert caught.value.fix.endswith("delete this folder, whose parts cannot be joined")
+    assert "--resume" not in said.text  # it would end so again
 
 
 @pytest.mark.parametrize(

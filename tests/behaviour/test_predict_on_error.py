@@ -61,6 +61,24 @@ def test_bad_rows_are_left_out_named_and_counted(model, tmp_path, said):
     assert "8 rows predicted; 5 rows left out" in said.text
 
 
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv", "out.parquet"])
+def test_a_column_that_cannot_be_written_is_named(model, tmp_path, name):
+    """As one of bytes in a parquet file, such as pictures beside their texts; and where its name is at fault."""
+    source, rows = tmp_path / "rows.parquet", [{"text": GOOD[0], "n": 1, "picture": b"\xff\xd8"}]
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pytest.importorskip("pyarrow").Table.from_pylist(rows), source)
+    call = embed_file if name.endswith("parquet") else predict_file
+    with pytest.raises(BertsmithError, match="column 'picture' of this row holds bytes that are not UTF-8") as caught:
+        call(model, source, tmp_path / name, **CPU)
+    assert caught.value.where == f"{source}, row 1"
+    source = tmp_path / "rows.jsonl"
+    source.write_text(json.dumps({"text": GOOD[0]}) + "\n" + json.dumps({"text": GOOD[0], "\ud800": 1}) + "\n")
+    if name != "out.csv":
+        assert call(model, source, tmp_path / name, rows=SKIP, **CPU).skipped == 1
+        (bad,) = lines(tmp_path / f"{name}.errors.jsonl")
+        assert "of this row holds half of a surrogate pair" in str(bad["why"])
+
+
 @pytest.mark.parametrize("bad", [2, 4, 8, 12])
 def test_the_first_bad_row_of_the_file_ends_the_work(model, tmp_path, bad):
     source = bad_file(tmp_path / "rows.jsonl")

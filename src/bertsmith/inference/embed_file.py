@@ -17,7 +17,7 @@ from bertsmith.base.log import counted, say
 from bertsmith.inference.embed import Embedder, VectorOptions, Vectors, columns_of, record_of
 from bertsmith.inference.parts.folder import Join, joined_lines
 from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, empty_rows, json_text, lines
-from bertsmith.inference.parts.run import Job, RowOptions, answer_rows
+from bertsmith.inference.parts.run import Job, RowOptions, answer_rows, check_paths
 from bertsmith.inference.parts.tables import joined_array, joined_tables, table_of
 from bertsmith.inference.parts.workers import Given, Load
 from bertsmith.inference.predictor import TRUNCATED
@@ -52,6 +52,7 @@ def embed_file(
     output. A file is written whole or not at all. loading: of `Embedder`, such as `device`, where `model` is none yet.
     columns: in place of the model's. Raises BertsmithError for files and rows that cannot be used, and names these.
     """
+    check_paths(source, out)
     check_class(rows, RowOptions, "rows")
     check_class(loading.get("vectors"), VectorOptions, "vectors")
     rows = rows or RowOptions()
@@ -115,7 +116,8 @@ class EmbedWork(PartWork):
         if copied and (taken := [name for name in _ADDED if name in row]):
             raise BertsmithError(f"this row has a column '{taken[0]}' already", where, "rename that column")
         if self._kind == ".parquet":
-            check_line(where, json.dumps(row, ensure_ascii=False))
+            assert not isinstance(row, str)
+            check_line(where, json.dumps(row, ensure_ascii=False), row)
 
     def answered(self, rows: list[Named], part: Part, account: Account, report: Report) -> bytes:
         vectors, sequences = self._embedder.embed(rows, self.columns.text)

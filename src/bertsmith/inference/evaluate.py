@@ -35,7 +35,7 @@ def evaluate(
     model: StrPath | Predictor,
     data: Source,
     *,
-    report: Path | None = None,
+    report: StrPath | None = None,
     device: str = "auto",
     precision: str = "auto",
     columns: Columns | Mapping[str, Any] | None = None,
@@ -47,6 +47,7 @@ def evaluate(
     skipped: is given rows that cannot be used; without it they raise BertsmithError, as a label that the model does
     not know does.
     """
+    folder = None if report is None else files.as_path(report, "report")
     predictor = (
         model if isinstance(model, Predictor) else Predictor(model, device, precision=precision, columns=columns)
     )
@@ -54,14 +55,14 @@ def evaluate(
     sequences = examples.sequences
     say(f"{len(examples.records):,} rows, {sequences.truncation()}")
     warn_of_empty(examples, predictor.tokenizer.special)
-    return Evaluated(predictor.kind, len(examples.records), sequences.truncated, predictor.evaluate(examples, report))
+    return Evaluated(predictor.kind, len(examples.records), sequences.truncated, predictor.evaluate(examples, folder))
 
 
 def evaluate_predictions(
-    predictions: Path,
+    predictions: StrPath,
     data: Source,
     *,
-    null_scores: Path | None = None,
+    null_scores: StrPath | None = None,
     columns: Mapping[str, Any] | None = None,
 ) -> Evaluated:
     """What SQuAD's official scripts give for a predictions.json, the answers to questions by their ids: exact_match and
@@ -71,8 +72,10 @@ def evaluate_predictions(
     above 1 it counts as having none, and best_exact and best_f1 are given too (the script's --na-prob-file). Raises
     BertsmithError for files that are not of these questions.
     """
-    answers = _by_id(predictions, str, "an answer as text")
-    scores = None if null_scores is None else _by_id(null_scores, (int, float), "a number")
+    path = files.as_path(predictions, "predictions")
+    answers = _by_id(path, str, "an answer as text")
+    odds = None if null_scores is None else files.as_path(null_scores, "null_scores")
+    scores = None if odds is None else _by_id(odds, (int, float), "a number")
     records = read_records(data, changed(Columns(), columns), reader=Qa)
     # Files of other programs have an id that stands twice once, and our own once for each place.
     names = [key if key in answers else record.id or key for key, record in zip(keys_of(records), records, strict=True)]
@@ -81,7 +84,7 @@ def evaluate_predictions(
     missing = [name for name, _ in golds if name not in answers]
     if len(missing) == len(golds):
         what = f"this file answers none of the {len(golds):,} questions, such as the one with the id {golds[0][0]}"
-        raise BertsmithError(what, predictions, "give the answers to these questions, by their ids")
+        raise BertsmithError(what, path, "give the answers to these questions, by their ids")
     if missing:
         how = "score 0" if of_1_1 else "are left out"
         warn(f"{len(missing):,} of {len(golds):,} questions have no prediction and {how}, such as {missing[0]}")
@@ -89,7 +92,7 @@ def evaluate_predictions(
         say(f"{others:,} of {len(answers):,} predictions are of other questions, and do not count")
     if scores is not None and (without := [name for name, _ in golds if name in answers and name not in scores]):
         what = f"this file lacks {len(without):,} of the questions that are answered, such as {without[0]}"
-        raise BertsmithError(what, null_scores or "", "give the file that was written with the answers")
+        raise BertsmithError(what, odds or "", "give the file that was written with the answers")
     figures = scores_1_1(golds, answers) if of_1_1 else named_as_1_1(scores_2_0(golds, answers, scores))
     return Evaluated(Qa.kind, len(golds), Truncated(0, 0), figures)
 

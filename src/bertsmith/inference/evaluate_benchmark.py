@@ -8,11 +8,13 @@ from pathlib import Path
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import StrPath
 from bertsmith.base.log import say, warn
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.benchmarks.benchmark import Benchmark, benchmarks
 from bertsmith.tasks.benchmarks.glue import Predictions, add_to_submission
 from bertsmith.tasks.benchmarks.inputs import benchmark_named, figure_prefix, tell_rows
+from bertsmith.tasks.examples import warn_of_empty
 from bertsmith.tasks.reading.records import Columns, read_rows
 from bertsmith.weights.huggingface import TASK_FILE
 
@@ -32,11 +34,11 @@ class BenchmarkScore:
 
 
 def evaluate_benchmark(
-    model: str | Path | Predictor,
-    data: str | Path,
+    model: StrPath | Predictor,
+    data: StrPath,
     *,
     benchmark: str | None = None,
-    submission: Path | None = None,
+    submission: StrPath | None = None,
     fold: int = 0,
     device: str = "auto",
     precision: str = "auto",
@@ -48,6 +50,7 @@ def evaluate_benchmark(
     are put into. fold: of a benchmark with published folds. Raises BertsmithError for files that are missing, and for a
     model of another task.
     """
+    data, out = files.as_path(data, "data"), None if submission is None else files.as_path(submission, "submission")
     predictor = model if isinstance(model, Predictor) else Predictor(model, device, precision=precision)
     own = benchmark_named(benchmark or _trained_on(predictor.folder))
     followers = [each for each in benchmarks().values() if each.trained_as == own.name]
@@ -56,11 +59,11 @@ def evaluate_benchmark(
         found = each.find(data, (), fold) if each is own else each.found(data, ())
         _measure(predictor, each, found, score, f"{each.name}_" if each is not own else "")
         unlabelled = {part: path for part, path in found.items() if part in each.submission}
-        if submission is not None and unlabelled:
+        if out is not None and unlabelled:
             answers = {part: _answers(predictor, each, part, path) for part, path in unlabelled.items()}
-            score.missing = add_to_submission(submission, each, answers)
-    if submission is not None:
-        _tell_submission(own, submission, score.missing)
+            score.missing = add_to_submission(out, each, answers)
+    if out is not None:
+        _tell_submission(own, out, score.missing)
     elif not score.figures:
         fix = "name a zip with --submission to have its answers written for the server"
         raise BertsmithError(f"no labelled rows of {own.name} are in this folder", data, fix)
@@ -78,6 +81,7 @@ def _measure(
         examples = predictor.examples(path)
         rows[part] = len(examples.records)
         say(f"{benchmark.name} {part}: {rows[part]:,} rows, {examples.sequences.truncation()}")
+        warn_of_empty(examples, predictor.tokenizer.special)
         prefix = by + figure_prefix(part)
         score.figures |= {prefix + name: value for name, value in predictor.evaluate(examples).items()}
         score.rows[by + part] = rows[part]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import StrPath, as_path
 from bertsmith.base.log import Progress, as_details, say
 from bertsmith.base.streams import stream_key
 from bertsmith.inference.blimp import PHENOMENON
@@ -36,7 +37,7 @@ class MinimalPairsScore:
     precision: str = ""
 
 
-def evaluate_minimal_pairs(model: str | Path | Predictor, folder: Path, **loading: Any) -> MinimalPairsScore:
+def evaluate_minimal_pairs(model: StrPath | Predictor, folder: StrPath, **loading: Any) -> MinimalPairsScore:
     """Scores every pair of the .jsonl files of a folder, by the pseudo-log-likelihood of its two sentences, computed
     left to right within words.
 
@@ -44,6 +45,7 @@ def evaluate_minimal_pairs(model: str | Path | Predictor, folder: Path, **loadin
     every call. loading: of `Predictor`, such as `device`, where `model` is none yet. Raises BertsmithError for a folder
     without such files, for a bad row, and for a model that was not pre-trained.
     """
+    folder = as_path(folder, "folder")
     paths = sorted(folder.glob("*.jsonl"))
     if not paths:
         raise BertsmithError("there is no .jsonl file with pairs of sentences here", folder, "name BLiMP's folder")

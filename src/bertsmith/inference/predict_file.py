@@ -25,7 +25,7 @@ from bertsmith.inference.parts.part import (
     json_text,
     lines,
 )
-from bertsmith.inference.parts.run import Job, RowOptions, answer_rows
+from bertsmith.inference.parts.run import Job, RowOptions, answer_rows, check_paths
 from bertsmith.inference.parts.workers import Given, Load
 from bertsmith.inference.predictor import TRUNCATED, Prediction, Predictor, load_predictor
 from bertsmith.tasks.reading.bad_rows import Report
@@ -50,6 +50,7 @@ def predict_file(
     not at all. loading: of `load_predictor`, such as `device`, where `model` is none yet. Raises BertsmithError for
     files and rows that cannot be used.
     """
+    check_paths(source, out)
     check_out(out)
     check_class(rows, RowOptions, "rows")
     rows = rows or RowOptions()
@@ -135,7 +136,7 @@ class _Csv:
         if set(row) != set(self._names) or (self._account.header and header != self._account.header):
             raise BertsmithError("this row has other columns than the first one", where, "write to a .jsonl file")
         if not self._account.header:
-            check_line(where, header)
+            check_line(where, header, row)
             self._account.header = header
         values = [*(row[name] for name in self._names), *cells.values()]
         return _csv_line([_cell(where, value) for value in values])

@@ -189,6 +189,18 @@ def test_a_broken_graph_is_named(engine: str, name: str, folders: Any, tmp_path:
     assert name in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("graph_of", "kind"), [("classify", "tag"), ("tag", "classify"), ("qa", "masked words"), ("classify", "regress")]
+)
+def test_the_graph_of_another_model_is_refused(graph_of: str, kind: str, folders: Any, tmp_path: Path) -> None:
+    """Where its shapes differ: it was run, and its first numbers were answered, or it failed with a traceback."""
+    mixed = shutil.copytree(folders(kind, "onnx"), tmp_path / "mixed")
+    shutil.copy(folders(graph_of, "onnx") / "model.onnx", mixed)
+    with pytest.raises(BertsmithError, match=r"this graph is of another model than config\.json") as refused:
+        Predictor(mixed, backend="onnx")
+    assert refused.value.where == str(mixed / "model.onnx")
+
+
 def test_an_engine_that_is_not_installed_is_named_with_its_extra(folders: Any, monkeypatch: Any) -> None:
     folder = folders("classify", "onnx")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)

@@ -5,7 +5,7 @@ Legend: T tokens, S sequences, C classes, M masked words, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from numbers import Integral
 from pathlib import Path
 
@@ -22,6 +22,10 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.initial import shapes_only
 from bertsmith.tasks.embedding.pooling import VectorModel
+from bertsmith.tasks.kinds.masked_words import WordModel
+from bertsmith.tasks.kinds.pooled import Classifier
+from bertsmith.tasks.kinds.qa import SpanModel
+from bertsmith.tasks.kinds.tag import Tagger
 from bertsmith.tasks.sequences import Inputs
 from bertsmith.tasks.task import Runner
 from bertsmith.weights.huggingface import load_model, read_config
@@ -104,15 +108,40 @@ def ready_model(
     run = open_graph(chosen)
     with shapes_only():
         model = build(read_config(folder), None)
-    if isinstance(model, VectorModel) and _STATES not in run(_SHORTEST):
+    found = run(_SHORTEST)
+    if isinstance(model, VectorModel) and _STATES not in found:
         what = "this export gives the answers of its task, and no hidden states to make vectors of"
         fix = (
             "use --backend torch with the model that it was exported from, or export a model of embed or a bare encoder"
         )
         raise BertsmithError(what, folder, fix)
+    _check_outputs(model, {name: each.shape for name, each in found.items()}, chosen.path)
     runner = Runner(torch.device("cpu"), min(budget_tokens, _MOST_TOKENS))
     facts = {"backend": backend, "device": "cpu", "precision": chosen.precision}
     return GraphModel(run, model), runner, facts | {"budget_tokens": budget_tokens}
+
+
+def _check_outputs(model: nn.Module, found: Mapping[str, tuple[int, ...]], path: Path) -> None:
+    """Raises BertsmithError for a graph whose outputs of `_SHORTEST` are not those of the model that its folder
+    describes: it is another model's, and would answer, or fail, for no reason that shows."""
+    config = model.config
+    assert isinstance(config, BertConfig)
+    wanted: dict[str, tuple[int, ...]]
+    if isinstance(model, VectorModel):
+        wanted = {_STATES: (*_ROW.shape, config.hidden_size)}
+    elif isinstance(model, SpanModel):
+        wanted = {"start_logits": _ROW.shape, "end_logits": _ROW.shape}
+    elif isinstance(model, WordModel):
+        wanted = {"logits": (*_ROW.shape, config.vocab_size)}
+    else:
+        assert isinstance(model, Classifier | Tagger)
+        rows = _ROW.shape[:1] if isinstance(model, Classifier) else _ROW.shape
+        wanted = {"logits": (*rows, *model.classifier.bias.shape)}
+    for name, shape in wanted.items():
+        if found.get(name) != shape:
+            gives = f"{name} of the shape {list(found[name])}" if name in found else f"no {name}"
+            what = f"this graph is of another model than config.json: for a row of three tokens it gives {gives}"
+            raise BertsmithError(f"{what}, where {list(shape)} is wanted", path, "export the model again")
 
 
 def count_of(name: str, value: object) -> int:

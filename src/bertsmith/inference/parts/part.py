@@ -199,7 +199,7 @@ def lines(
         assert not isinstance(row, str)
         try:
             written = line(where, row, each)
-            check_line(where, written)
+            check_line(where, written, row)
         except BertsmithError as error:
             report(error, row)
         else:
@@ -224,8 +224,10 @@ def is_finite(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def check_line(where: str, line: str) -> None:
-    """Raises BertsmithError for a row that UTF-8 cannot hold."""
+def check_line(where: str, line: str, row: Row) -> None:
+    """Raises BertsmithError for the line of a row that UTF-8 cannot hold, as of a column of bytes."""
     if has_lone_surrogate(line):
-        what = f"a column of this row holds {no_characters(line)}, which cannot be written"
-        raise BertsmithError(what, where, "correct or remove this row")
+        cells = ((name, json.dumps([name, cell], ensure_ascii=False, default=str)) for name, cell in row.items())
+        holder = next((f"column '{name}'" for name, cell in cells if has_lone_surrogate(cell)), "a column")
+        what = f"{holder} of this row holds {no_characters(line)}, which cannot be written"
+        raise BertsmithError(what, where, "correct or remove this row, or leave that column out of the file")

@@ -109,6 +109,12 @@ class Job:
     part_rows: int = 4096
 
 
+def check_paths(source: str | Path, out: str | Path) -> None:
+    """Raises BertsmithError for what is no path, such as a list of rows."""
+    for name, value in (("source", source), ("out", out)):
+        files.as_path(value, name)
+
+
 def answer_rows(job: Job, source: str | Path, out: str | Path, options: RowOptions) -> Account:
     """Answers the rows of a file, or of standard input ("-"), into a file or to standard output ("-").
 
@@ -231,11 +237,12 @@ def _refuse_left_out(finished: Mapping[int, Account]) -> None:
 
 @contextmanager
 def _telling_kept(folder: PartsFolder, source: str | Path) -> Iterator[None]:
-    """Says what is kept where an error ends the block."""
+    """Says what is kept where an error ends the block; one about the parts themselves says what to do with them."""
     try:
         yield
-    except Exception:
-        if kept := _kept(folder, source):
+    except Exception as error:
+        of_parts = isinstance(error, BertsmithError) and error.where == str(folder.path)
+        if not of_parts and (kept := _kept(folder, source)):
             say(kept)
         raise
 

@@ -65,9 +65,9 @@ def joined_tables(file: BinaryIO, parts: Sequence[Path], account: Account) -> No
                         table = table.append_column(column, arrow.nulls(len(table), column.type))
                 writer.write_table(table.select(schema.names).cast(schema))
     except arrow.ArrowException as error:
-        raise _mixed(error, str(parts[0].parent)) from error
+        raise _mixed(error, str(parts[0].parent), "; then delete this folder, whose parts cannot be joined") from error
 
 
-def _mixed(error: Exception, where: str) -> BertsmithError:
+def _mixed(error: Exception, where: str, then: str = "") -> BertsmithError:
     what = f"a column of these rows has no one type that parquet has ({str(error).splitlines()[0]})"
-    return BertsmithError(what, where, "write to a .jsonl file, or give every column one type")
+    return BertsmithError(what, where, f"write to a .jsonl file, or give every column one type{then}")
