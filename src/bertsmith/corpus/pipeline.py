@@ -40,6 +40,7 @@ from bertsmith.corpus.stages.tokenise import (
 )
 from bertsmith.corpus.stages.totals import corpus_account, kept_accounts
 from bertsmith.corpus.vocabulary_report import warn_of_letters
+from bertsmith.corpus.wiki.dumps import CUT_SHORT
 from bertsmith.corpus.wiki.dumps import DAMAGED as DUMP_DAMAGED
 from bertsmith.corpus.wiki.page_time import why_polled
 from bertsmith.rows.lines import CUT_OFF, DAMAGED
@@ -298,6 +299,8 @@ def _tell_lost(account: Account) -> None:
     for damage in filter(account.changed.get, (DAMAGED, DUMP_DAMAGED, DAMAGED_GROUPS)):
         entry = account.changed[damage]
         warn(f"{entry.count:,} {damage} ({', '.join(entry.examples)}); copy them again")
+    if cut := account.dropped.get(CUT_SHORT):
+        warn(f"{cut.count:,} {CUT_SHORT} ({', '.join(cut.examples)}), and what followed them is missing; copy it again")
     for what, entry in account.changed.items():
         if what.endswith(CUT_OFF):
             where = f"{size(entry.bytes)} are lost ({', '.join(entry.examples)})"
