@@ -39,7 +39,7 @@ from bertsmith.corpus.stages.tokenise import (
     tokenise_part,
 )
 from bertsmith.corpus.stages.totals import corpus_account, kept_accounts
-from bertsmith.corpus.vocabulary_report import warn_of_letters
+from bertsmith.corpus.vocabulary_report import warn_of_letters, warn_of_unknown
 from bertsmith.corpus.wiki.dumps import CUT_SHORT
 from bertsmith.corpus.wiki.dumps import DAMAGED as DUMP_DAMAGED
 from bertsmith.corpus.wiki.page_time import why_polled
@@ -266,6 +266,8 @@ class Pipeline:
             f"tokens: {tokens:,}, {tokens / max(words, 1):.3f} pieces a word, {unknown / max(tokens, 1):.3%} of them "
             f"[UNK] (`bertsmith vocab` compares vocabularies); {duration(time.monotonic() - started)}"
         )
+        if self._made_of["tokenizer"] != "trained":
+            warn_of_unknown(unknown, tokens)
         lost = sum(result["lost"][0] for result in results)
         if lost > _LOST_SHARE * cleaned.text_bytes:
             where = ", ".join([example for result in results for example in result["lost"][1:]][:EXAMPLES])
