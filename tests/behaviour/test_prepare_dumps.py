@@ -90,6 +90,18 @@ def test_interrupted_while_it_unpacks_or_reads(
     assert made(tmp_path, "gz") == undisturbed
 
 
+def test_a_plain_dump_that_is_cut_short_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As of a copy that was stopped: what is missing behind the cut is in no count."""
+    (tmp_path / "wiki").write_bytes(PACKED["plain"][: len(PACKED["plain"]) // 2])
+    made(tmp_path, "plain")
+    said = [record.message for record in caplog.records if "pages cut short by the end of the file" in record.message]
+    assert len(said) == 1
+    assert said[0].endswith("and what followed them is missing; copy it again")
+    caplog.clear()
+    made(tmp_path / "whole", "plain")
+    assert "cut short" not in caplog.text
+
+
 def test_a_damaged_gz_is_read_up_to_the_damage(tmp_path: Path) -> None:
     (tmp_path / "wiki").write_bytes(PACKED["gz"][: len(PACKED["gz"]) // 2])
     _, counts = made(tmp_path, "gz")

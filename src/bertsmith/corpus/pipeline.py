@@ -39,7 +39,8 @@ from bertsmith.corpus.stages.tokenise import (
     tokenise_part,
 )
 from bertsmith.corpus.stages.totals import corpus_account, kept_accounts
-from bertsmith.corpus.vocabulary_report import warn_of_letters
+from bertsmith.corpus.vocabulary_report import warn_of_letters, warn_of_unknown
+from bertsmith.corpus.wiki.dumps import CUT_SHORT
 from bertsmith.corpus.wiki.dumps import DAMAGED as DUMP_DAMAGED
 from bertsmith.corpus.wiki.page_time import why_polled
 from bertsmith.rows.lines import CUT_OFF, DAMAGED
@@ -265,6 +266,8 @@ class Pipeline:
             f"tokens: {tokens:,}, {tokens / max(words, 1):.3f} pieces a word, {unknown / max(tokens, 1):.3%} of them "
             f"[UNK] (`bertsmith vocab` compares vocabularies); {duration(time.monotonic() - started)}"
         )
+        if self._made_of["tokenizer"] != "trained":
+            warn_of_unknown(unknown, tokens)
         lost = sum(result["lost"][0] for result in results)
         if lost > _LOST_SHARE * cleaned.text_bytes:
             where = ", ".join([example for result in results for example in result["lost"][1:]][:EXAMPLES])
@@ -298,6 +301,8 @@ def _tell_lost(account: Account) -> None:
     for damage in filter(account.changed.get, (DAMAGED, DUMP_DAMAGED, DAMAGED_GROUPS)):
         entry = account.changed[damage]
         warn(f"{entry.count:,} {damage} ({', '.join(entry.examples)}); copy them again")
+    if cut := account.dropped.get(CUT_SHORT):
+        warn(f"{cut.count:,} {CUT_SHORT} ({', '.join(cut.examples)}), and what followed them is missing; copy it again")
     for what, entry in account.changed.items():
         if what.endswith(CUT_OFF):
             where = f"{size(entry.bytes)} are lost ({', '.join(entry.examples)})"

@@ -63,6 +63,9 @@ class VocabularyOptions(TypeChecked):
             raise BertsmithError("a vocabulary that is kept as it is has its own size", "--size", "omit it")
         if self.use_unused and not self.extend:
             raise BertsmithError("--use-unused applies only to extending a vocabulary", "--use-unused", "add --extend")
+        if self.cased and (self.extend or self.reuse):
+            fix = "omit it: a vocabulary that is extended or kept keeps its casing"
+            raise BertsmithError("--cased applies only to training a vocabulary", "--cased", fix)
         if self.extend and self.size is None and not self.use_unused:
             fix = "add --size with more pieces than it has, or --use-unused"
             raise BertsmithError("the size of the extended vocabulary is missing", "--extend", fix)

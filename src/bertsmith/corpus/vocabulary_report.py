@@ -16,7 +16,7 @@ from bertsmith.tokens.tokenizer import Tokenizer
 _BATCH = 100_000
 # Below this many more tokens than another vocabulary's, keeping a trained model's own is worth more.
 _LITTLE = 0.05
-_MANY_WITHOUT_ROWS = 0.01
+_MANY_WITHOUT_ROWS = _MANY_UNKNOWN = 0.01
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,11 @@ def advice(ours: Figures, other: Figures, name: str) -> str:
     """What the difference between two vocabularies on the same text means for the choice between them."""
     more = other.tokens / max(ours.tokens, 1) - 1
     counted = f"{name} makes {abs(more):.1%} {'more' if more >= 0 else 'fewer'} tokens of this text"
+    if other.unknown_share - ours.unknown_share > _MANY_UNKNOWN:
+        return (
+            f"{counted}, and {other.unknown_share:.1%} of them are [UNK]: it lacks letters of this text, and a model "
+            "that was trained with it cannot tell the words that hold them"
+        )
     if more < _LITTLE:
         return f"{counted}: keeping it, and starting from a model that was trained with it, costs little"
     return f"{counted}: with this vocabulary as many steps read that much more text, but its new rows must be trained"
@@ -95,6 +100,15 @@ def warn_of_letters(share: float, flag: str) -> None:
     if share > _MANY_WITHOUT_ROWS:
         what = f"{share:.1%} of the text's words are [UNK] to the vocabulary that was trained on it"
         warn(f"{what}, which is too small for its letters: give it more pieces with {flag}")
+
+
+def warn_of_unknown(unknown: int, tokens: int) -> None:
+    """Warns where a vocabulary that was given lacks letters of the text."""
+    if unknown > _MANY_UNKNOWN * tokens:
+        what = (
+            f"{unknown / tokens:.1%} of the tokens are [UNK]: the vocabulary that was given lacks letters of this text"
+        )
+        warn(f"{what}; take another, or extend it as by: bertsmith vocab --extend")
 
 
 def examples(words: Sequence[Any], most: int = 8) -> str:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Engine
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import log_choice
+from bertsmith.base.log import log_choice, say, warn
 
 # In the order of the fields of SpecialIds.
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -29,9 +29,12 @@ _CASING = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
+# Of the model: others would give ids that are not counted as [UNK], or pieces not taken for the inner ones of words.
+_MODEL = {"unk_token": "[UNK]", "continuing_subword_prefix": "##"}
 _PARTS = {"model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
 _CONFIG_FIX = "correct it, or remove it: then the other files say the casing"
 _ADDED_FIX = "correct it, or read the vocabulary from a folder of its own, without added tokens"
+_MARK = "\ufeff"
 _FIX = "give a folder with tokenizer.json or vocab.txt of a BERT WordPiece tokenizer"
 
 
@@ -47,8 +50,9 @@ def engine_from_vocabulary(
         raise BertsmithError(f"the vocabulary has no {', '.join(missing)}", where, "BERT needs all five special pieces")
     twice = [piece for piece, count in Counter(pieces).items() if count > 1]
     if twice:
+        such = repr(twice[0]) if twice[0] else "the empty one: lines without anything"
         raise BertsmithError(
-            f"{len(twice)} pieces are in the vocabulary twice, such as {twice[0]!r}", where, "keep one of each"
+            f"{len(twice)} pieces are in the vocabulary twice, such as {such}", where, "keep one of each"
         )
     ids = {piece: number for number, piece in enumerate(pieces)}
     engine = Engine(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
@@ -143,6 +147,7 @@ def _read_json(path: Path) -> Engine:
         found = described.get("type") if isinstance(described, dict) else None
         if found != wanted:
             raise BertsmithError(f"its {part} is {found}, BERT's is {wanted}", path, _FIX)
+    _check_model(state["model"], path)
     # A saved tokenizer may carry the padding and truncation of its last use; ids must not depend on them.
     state["padding"] = state["truncation"] = None
     _follow_config(path, state["normalizer"])
@@ -156,13 +161,30 @@ def _read_json(path: Path) -> Engine:
     return engine
 
 
+def _check_model(model: Mapping[str, Any], path: Path) -> None:
+    for name, wanted in _MODEL.items():
+        if model.get(name, wanted) != wanted:
+            raise BertsmithError(f"its {name} is {json.dumps(model[name])}, BERT's is {wanted}", path, _FIX)
+    pieces, by_id = model.get("vocab"), dict[Any, str]()
+    for piece, number in pieces.items() if isinstance(pieces, dict) else ():
+        other = by_id.setdefault(json.dumps(number), piece)
+        if other != piece:
+            what = f"{other!r} and {piece!r} have one id, {number}, so that one of them would be [UNK]"
+            raise BertsmithError(what, path, "copy the file again, or take the vocab.txt that belongs to it")
+
+
 def _read_vocabulary(path: Path) -> Engine:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise BertsmithError(f"this vocabulary is not UTF-8 text ({error})", path, _FIX) from error
+    if text.startswith(_MARK):
+        say(f"{path}: its byte order mark is left out; it is no part of the first piece")
+        text = text.removeprefix(_MARK)
     # Split at line feeds only: pieces may be other characters that splitlines() takes for line ends.
     pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    if pieces.count("") == 1:
+        warn(f"{path}: line {pieces.index('') + 1:,} is empty; it counts as a piece, which no text gives")
     config = _read_casing(path.with_name(CONFIG_FILE))
     lowercase = config.get("do_lower_case")
     if lowercase is None:

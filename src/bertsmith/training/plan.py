@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import log_choice, say
 from bertsmith.batches.masking import MaskingSettings
@@ -43,6 +44,9 @@ def plan_pretraining(
     recipe = recipe_of(recipe)
     recipe = recipe if init_from is None else _of_model(recipe, init_from)
     refuse_auto_of_shards(recipe, where.gpus)
+    if recipe.compile == "true" and _is_sharded(recipe, where):
+        fix = "--compile auto, or --parallel replicate"
+        raise BertsmithError("steps with shards of the weights cannot be compiled", "compile", fix)
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
     if recipe.hours:
         say(f"the run ends after {recipe.hours:g} hours: the plan has as many steps as fit into them on one host")
@@ -54,6 +58,10 @@ def plan_pretraining(
     least = -(-recipe.longest // 128) * 128  # as compiled micro-batches are cut
     usual = plan(max(_USUAL_TOKENS, least))
     return usual if where.on_cpu else plan(max(usual.fitting, least))
+
+
+def _is_sharded(recipe: Recipe, where: Where) -> bool:
+    return recipe.parallel == "shard" and where.gpus > 1
 
 
 def _of_model(recipe: Recipe, folder: StrPath) -> Recipe:
@@ -79,7 +87,7 @@ def _plan(
         precision = here.device.precision
         most = here.micro_batch_tokens(asked_tokens, config, max(longest), where.gpus)
         costs = _cpu_costs(here, recipe, config, lengths, where.gpus)
-    sharded = recipe.parallel == "shard" and where.gpus > 1
+    sharded = _is_sharded(recipe, where)
     compiled = here is None and recipe.compile != "false" and not sharded
     held = Held(
         config,

@@ -13,6 +13,8 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.model.encoder import Encoder
 from bertsmith.weights.names import ALIASES, HARMLESS, HEADS, POOLER, bare, part_of, to_huggingface, to_ours
 
+# Weights in fp8 need scales, which lie elsewhere.
+_READ = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _NOT_FINITE = "not finite:"
 
 
@@ -112,8 +114,8 @@ def _misfit(name: str, tensor: Tensor, parameter: nn.Parameter) -> str:
     """Why the tensor cannot be the parameter; "" where it can."""
     if tensor.shape != parameter.shape:
         return f"shape:      {name} is {list(tensor.shape)} in the file and {list(parameter.shape)} by the config"
-    if not tensor.is_floating_point():
-        return f"kind:       {name} holds {tensor.dtype}, not floating-point numbers"
+    if tensor.dtype not in _READ:
+        return f"kind:       {name} holds {tensor.dtype}, not numbers of fp16, bf16, fp32 or fp64"
     if tensor.layout != torch.strided or tensor.is_meta:
         return f"kind:       {name} is {tensor.layout} on {tensor.device}, not all its numbers in memory"
     if wrong := int(tensor.isfinite().logical_not().sum()):

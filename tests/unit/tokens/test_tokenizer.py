@@ -253,6 +253,40 @@ def test_what_is_no_bert_tokenizer_is_refused(tmp_path: Path) -> None:
         Tokenizer.load(folder)
 
 
+def test_a_mark_and_an_empty_line_of_a_vocabulary_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    folder = folder_of(trained(), tmp_path / "t")
+    bare = tmp_path / "vocab.txt"
+    bare.write_bytes(b"\xef\xbb\xbf" + (folder / "vocab.txt").read_bytes())
+    assert Tokenizer.load(bare).sha256 == trained().sha256
+    assert "its byte order mark is left out" in caplog.text
+    rows = (folder / "vocab.txt").read_text()
+    bare.write_text(rows + "\n")
+    assert Tokenizer.load(bare).size == trained().size + 1
+    assert f"line {trained().size + 1:,} is empty" in caplog.text
+    bare.write_text(rows + "\n\n")
+    with pytest.raises(BertsmithError, match="twice, such as the empty one"):
+        Tokenizer.load(bare)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"unk_token": "a"}, 'its unk_token is "a", BERT\'s is \\[UNK\\]'),
+        ({"continuing_subword_prefix": "@@"}, 'its continuing_subword_prefix is "@@", BERT\'s is ##'),
+        ({"vocab": {"other": 7}}, "'.' and 'other' have one id, 7"),
+    ],
+)
+def test_a_model_of_other_rules_is_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    folder = folder_of(trained(), tmp_path / "t")
+    state = json.loads((folder / "tokenizer.json").read_text())
+    pieces = {**state["model"]["vocab"], **changed.get("vocab", {})}
+    state["model"] |= {**changed, "vocab": pieces}
+    (folder / "tokenizer.json").write_text(json.dumps(state))
+    with pytest.raises(BertsmithError, match=message):
+        Tokenizer.load(folder)
+
+
 def test_masks_over_pieces() -> None:
     tokenizer = trained()
     pieces = tokenizer.pieces

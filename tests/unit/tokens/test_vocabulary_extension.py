@@ -269,6 +269,8 @@ def test_the_reference_is_not_compared_with_itself_nor_asked_for(
         ({"use_unused": True}, "applies only to extending"),
         ({"extend": Path("a")}, "size of the extended vocabulary is missing"),
         ({"workers": 0}, "workers is 0"),
+        ({"extend": Path("a"), "size": 40_000, "cased": True}, "--cased applies only to training"),
+        ({"reuse": Path("a"), "cased": True}, "--cased applies only to training"),
         ({"reuse": Path("nowhere")}, "no tokenizer here"),
     ],
 )
@@ -276,6 +278,29 @@ def test_options_that_make_no_sense(options: dict[str, Any], message: str, sourc
     with pytest.raises(BertsmithError, match=message):
         make_vocabulary([source], tmp_path / "out", VocabularyOptions(**options))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_vocabulary_that_lacks_the_letters_of_a_text_is_not_recommended_for_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It makes as few tokens of it as one that has them, of which most are [UNK]."""
+    caplog.set_level("INFO")
+    folders = {name: tmp_path / name for name in ("latin", "greek")}
+    texts = {"latin": "the old man and the sea and the boat ", "greek": "ο γέρος και η θάλασσα και η βάρκα "}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text(text * 40)
+        train_vocabulary([text] * 9, 256).save(folders[name])
+    options = VocabularyOptions(reuse=folders["greek"], compare_with=(folders["latin"],), workers=1)
+    make_vocabulary([tmp_path / "greek.txt"], tmp_path / "out", options)
+    said = [record.message for record in caplog.records if record.message.startswith("latin makes ")]
+    assert len(said) == 1
+    assert "% of them are [UNK]: it lacks letters of this text" in said[0]
+    caplog.clear()
+    prepared = PrepareOptions(held_out=0.0, workers=1)
+    for name, warned in (("latin", 0), ("greek", 1)):
+        corpus = tmp_path / f"{name}.corpus"
+        prepare(tmp_path / f"{name}.txt", corpus, tokenizer=folders["latin"], options=prepared)
+        assert caplog.text.count("the vocabulary that was given lacks letters of this text") == warned
 
 
 def test_a_size_too_small_is_refused_before_any_text_is_read(tmp_path: Path) -> None:

@@ -62,6 +62,14 @@ def test_a_tensor_without_all_its_numbers(name, change, tmp_path):
     assert caught.value.what.count("\n") == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8], ids=str)
+def test_a_tensor_of_numbers_that_need_scales(dtype, tmp_path):
+    weights = tensors()
+    weights[POOLER] = weights[POOLER].to(dtype)
+    with pytest.raises(BertsmithError, match=f"kind:       {POOLER} holds {dtype}, not numbers of fp16, bf16, fp32"):
+        load_pretraining_model(folder_of(tmp_path, weights))
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("name", [POOLER, WORDS, "cls.predictions.bias"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)

@@ -38,6 +38,7 @@ _OF_SEVERAL_SCRIPTS = {"ban", "crh", "gan", "iu", "kk", "ku", "sh", "shi", "sr",
 _REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 _ID = re.compile(rb"<id>\s*(\d+)")
 SLOW = "pages given up because they took too long"
+CUT_SHORT = "pages cut short by the end of the file"
 DAMAGED = "compressed files that are damaged, read as far as they decompress"
 _FILE, _CATEGORY = 6, 14
 
@@ -173,8 +174,8 @@ def _raw_pages(chunks: _Chunks, by_block: bool) -> Iterator[_RawPage]:
     page: _Open | None = None
     for mine, tag, data, begin in _tags(chunks, by_block):
         if page is not None and (tag in (b"<page>", b"damage", b"")):
-            what = "the end of the file" if not tag else "damage in the file" if tag == b"damage" else "another page"
-            yield page.closed(f"pages cut short by {what}")
+            within = f"pages cut short by {'damage in the file' if tag == b'damage' else 'another page'}"
+            yield page.closed(within if tag else CUT_SHORT)
             page = None
         match tag:
             case b"<page>":

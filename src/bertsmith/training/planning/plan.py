@@ -176,7 +176,7 @@ def _warnings(plan: Plan, room: float) -> list[str]:
     if plan.needed > room:
         advice = f"use at most --micro-batch-tokens {plan.fitting}" if plan.fitting else "no micro-batch fits"
         if plan.asked.can_checkpoint and not plan.asked.held.checkpointing:
-            advice += ", or --gradient-checkpointing"
+            advice += ", or --gradient-checkpointing" if plan.fitting else "; --gradient-checkpointing needs less"
         needed, capacity = plan.needed / 1e9, plan.capacity / 1e9
         found.append(f"this does not fit: a rank needs {needed:.1f} GB, and {capacity:.1f} GB are there; {advice}")
     return found
