@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 
@@ -71,6 +72,8 @@ WAYS: dict[str, Way] = {
 
 def main() -> None:
     """Prints the median CPU milliseconds of each way, in turns."""
+    told = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=told).parse_args()
     torch.manual_seed(0)
     for dtype in (torch.bfloat16, torch.float32):
         for longest, sequences in ((128, 16), (512, 16)):

@@ -1,6 +1,6 @@
 """A pre-training run that is killed and resumed beside the unbroken one of the same command (Linux).
 
-    python benchmarks/killed_run.py bert-mini --corpus corpus --runs runs/killed --steps 240 40 --kills 60 150 250 \
+    python benchmarks/killed_run.py bert-mini --corpus corpus --runs runs/killed --steps 240 40 --kills 60 150 250 \\
         --out killed.json --save_every 25
 
 Both are started as a user starts them. Launcher, ranks and their helpers get SIGKILL once the metrics tell of each of

@@ -145,6 +145,13 @@ def test_a_corpus_and_a_task_exclude_each_other(teacher: Path, tmp_path: Path) -
     assert error.what == "a corpus and task exclude each other"
 
 
+def test_without_rows_and_corpus_both_ways_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["distill", "--teacher", str(tmp_path), "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert "neither training rows nor a corpus" in said
+    assert all(flag in said for flag in ("--train", "--data", "--corpus", "--student"))
+
+
 def test_the_command_line_names_what_is_wrong(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"{r['text']},{r['label']}\n" for r in TRAIN))
     names = ["--teacher", str(bert), "--train", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "run")]

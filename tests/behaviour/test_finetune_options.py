@@ -275,7 +275,9 @@ def test_evaluate_gives_the_figures_of_the_run_in_another_process(model: Path, t
     assert main(call) == 2
     assert "no label 'neither'" in capsys.readouterr().err
     assert main(["evaluate", str(model), "--data", str(data)]) == 2
-    assert "not fine-tuned on labels" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "not fine-tuned on labels" in said
+    assert "--minimal-pairs" in said
 
 
 def test_results_come_under_nvidias_names_where_asked(model: Path, tmp_path: Path) -> None:

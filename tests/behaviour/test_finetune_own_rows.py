@@ -52,7 +52,7 @@ def test_one_file_is_enough(model: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert main(call) == 0
     said = capsys.readouterr().err
     for line in (
-        "task: classify (2 different label(s) in 'Mood')",
+        "task: classify (2 different labels in 'Mood')",
         "text is column 'Review' (a usual name of it)",
         f"columns of {path} that are not used: nr",
         "rows of train (20%, by label, 100 different texts; seed 42)",
@@ -258,7 +258,7 @@ IDS = "text,label\n" + "".join(f"word{number % 30} word{number // 30},id{number}
         (TABLE, PRAISE, ["--dev-share=0.1"], "give --dev or --dev-share, not both"),
         (TABLE, None, ["--dev-share=1.5"], "dev_share is 1.5"),
         (TABLE, None, ["--dev-share=0.001"], "no row can go to dev"),
-        ("text,label\n" + "word1 lovely,praise\n" * 9, None, [], "9 row(s), of 1 different text(s)"),
+        ("text,label\n" + "word1 lovely,praise\n" * 9, None, [], "9 rows, of 1 different text"),
     ],
 )
 def test_wrong_input_is_named_and_leaves_nothing_behind(

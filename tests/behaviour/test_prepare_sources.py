@@ -181,10 +181,22 @@ def test_names_that_are_not_utf8_are_read_and_shown_by_their_escapes(
     assert main(["inspect", str(corpus.folder)]) == 0
     shown = capsys.readouterr().out
     assert r"such as caf\udce9/r\udce9sum\udce9.txt" in shown
+    assert "(3 files)" in shown
     assert r"ex\udce9.txt: found in 0 documents" in shown
     assert main(["vocab", str(folder), "--out", str(tmp_path / "v\udce9"), "--size", "320"]) == 0
     written = json.loads((tmp_path / "v\udce9" / "vocabulary.json").read_bytes())
     assert written["sources"] == [str(folder)]
+
+
+def test_the_lock_of_a_run_is_not_work_that_was_there(
+    tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.csv").write_bytes(as_csv(TEXTS))
+    tokenizer.save(tmp_path / "tokenizer")
+    made = ["--tokenizer", str(tmp_path / "tokenizer"), "--out", str(tmp_path / "corpus"), "--workers", "1"]
+    assert main(["prepare", str(tmp_path / "text.csv"), *made]) == 0
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if each.startswith("disk: about")]
+    assert "there already" not in line
 
 
 def poison(folder: Path) -> None:

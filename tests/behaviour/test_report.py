@@ -150,6 +150,10 @@ def test_a_fine_tuning_run(runs: dict[str, Path], tmp_path: Path) -> None:
 def test_runs_of_both_kinds_stand_on_one_page(runs: dict[str, Path], tmp_path: Path) -> None:
     found = shown(tmp_path, *runs.values())
     assert found.tables["Final figures"][0] == ["", "A finished", "B resumed", "C stopped", "D labels"]
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    of_fine_tuning = page.split("<figcaption>Macro f1", 1)[1].split("</figcaption>", 1)[0]
+    assert "dev" in of_fine_tuning
+    assert "held out" not in of_fine_tuning
 
 
 def test_a_hundred_thousand_lines_make_a_small_page_that_keeps_the_peak(tmp_path: Path) -> None:

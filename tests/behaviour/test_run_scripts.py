@@ -33,7 +33,7 @@ def script(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     monkeypatch.syspath_prepend(str(repository / "benchmarks"))
     monkeypatch.delitem(sys.modules, "matplotlib.backends.backend_agg", raising=False)  # these do draw
     yield importlib.import_module
-    for name in ("parity_runs", "seed_runs", "ladder", "runs_file", "killed_run", "saves"):
+    for name in ("parity_runs", "seed_runs", "ladder", "runs_file", "killed_run", "saves", "attention_on_cpu"):
         sys.modules.pop(name, None)
 
 
@@ -46,6 +46,25 @@ def called(script: Any, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> 
     """Runs the script as from a command line."""
     monkeypatch.setattr(sys, "argv", [script.__name__, *map(str, arguments)])
     script.main()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("attention_on_cpu", "usage: attention_on_cpu"), ("killed_run", "--kills 60 150 250 \\\n        --out")],
+)
+def test_help_is_printed_and_nothing_is_measured(
+    script: Callable[[str], Any],
+    name: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        called(script(name), monkeypatch, "--help")
+    assert not ended.value.code
+    said = capsys.readouterr().out
+    assert words in said
+    assert "ms" not in said.split()
 
 
 def test_a_run_has_the_losses_of_transformers_with_a_float64_update(

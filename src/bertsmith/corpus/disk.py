@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.locks import LOCK_FILE
 from bertsmith.base.log import say, size, warn
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.accounting import Account
@@ -116,11 +117,11 @@ def estimate(found: Sequence[SourceFile], options: PrepareOptions, tokenizer: To
 
 def check_disk(need: Need, out: Path) -> None:
     """Says what will be needed. Raises BertsmithError where the disk has less free, work that is there counted in."""
-    there = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    there = sum(path.stat().st_size for path in out.rglob("*") if path.is_file() and path.name != LOCK_FILE)
     free = shutil.disk_usage(out).free
     say(
         f"disk: about {size(need.peak_bytes)} at the peak, {size(need.corpus_bytes)} in the end; {size(free)} free"
-        + (f", {size(there)} there from before" if there else "")
+        + (f", {size(there)} there already" if there else "")
     )
     if need.peak_bytes > free + there:
         raise BertsmithError(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.base.log import size
+from bertsmith.base.log import counted, size
 from bertsmith.base.tables import aligned
 from bertsmith.base.tally import Entry, Tally
 from bertsmith.corpus.filters.near_duplicates import LEADERS, PERMUTATIONS
@@ -38,7 +38,7 @@ def _origin(corpus: Corpus) -> list[str]:
     origin = "trained on it" if made_of["tokenizer"] == "trained" else "given"
     pieces = corpus.special.vocabulary_size
     lines = [
-        f"  made of    {', '.join(made_of['sources'])} ({made_of['files']['count']:,} file(s))",
+        f"  made of    {', '.join(made_of['sources'])} ({counted(made_of['files']['count'], 'file')})",
         f"  tokenizer  {pieces:,} pieces, {casing}, {origin}, sha256 {tokenizer['sha256'][:12]}",
     ]
     if corpus.doubt:

@@ -74,7 +74,7 @@ class Corpus:
     """A prepared corpus. `Corpus.open(folder)` reads it; shards are mapped, not loaded."""
 
     folder: Path
-    account: dict[str, Any]
+    account: dict[str, Any] = field(repr=False)
     """All that `corpus.json` holds."""
 
     @classmethod

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath, as_path
-from bertsmith.base.log import Progress, as_details, say
+from bertsmith.base.log import Progress, as_details, counted, say
 from bertsmith.base.streams import stream_key
 from bertsmith.inference.blimp import PHENOMENON
 from bertsmith.inference.predictor import Predictor, load_predictor
@@ -61,7 +61,8 @@ def evaluate_minimal_pairs(model: StrPath | Predictor, folder: StrPath, **loadin
     score.figures = by_phenomenon(score.files)
     cut = f", {score.truncated_tokens:,} tokens not read" if score.truncated_tokens else ""
     drawn = f", {score.ties:,} of equally likely sentences (drawn)" if score.ties else ""
-    say(f"{sum(score.rows.values()):,} pairs in {len(paths):,} files, in {score.precision}{drawn}{cut}")
+    pairs = counted(sum(score.rows.values()), "pair")
+    say(f"{pairs} in {counted(len(paths), 'file')}, in {score.precision}{drawn}{cut}")
     return score
 
 

@@ -177,7 +177,8 @@ class Predictor:
         BertsmithError for such, as it does for a model whose answers cannot be compared with labels."""
         if not isinstance(self._task, Task):
             what = "this model was not fine-tuned on labels that its answers could be compared with"
-            raise BertsmithError(what, self.folder, "name a fine-tuned model")
+            fix = "name a fine-tuned model; a pre-trained one is measured by --minimal-pairs"
+            raise BertsmithError(what, self.folder, fix)
         records = read_records(source, self.columns, reader=self.reader, skipped=skipped)
         if self._task.pairs is not None:
             name = name_of(source) if isinstance(source, str | Path) else "the rows"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import check_utf8, read_json, write_json, write_text
-from bertsmith.base.log import as_details, duration, each_warning_once, log_choice, logger, say, size
+from bertsmith.base.log import as_details, counted, duration, each_warning_once, log_choice, logger, say, size
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
@@ -145,9 +145,9 @@ class Quickstart:
         corpus = prepare(self.sources, self.out / "corpus", options=self.prepare_options)
         read, kept = corpus.counts["read"], corpus.counts["kept"]
         return {
-            "summary": f"{size(read['bytes'])} in {read['documents']:,} documents, "
+            "summary": f"{size(read['bytes'])} in {counted(read['documents'], 'document')}, "
             f"{read['documents'] - kept['documents']:,} dropped -> {corpus.special.vocabulary_size:,} pieces, "
-            f"{corpus.tokens('train'):,} tokens in {corpus.documents('train'):,} documents, "
+            f"{corpus.tokens('train'):,} tokens in {counted(corpus.documents('train'), 'document')}, "
             f"{corpus.tokens('held_out'):,} in {corpus.documents('held_out'):,} held out"
         }
 
@@ -238,13 +238,15 @@ def quickstart(sources: Sequence[str], out: str | Path, budget: Literal["tiny", 
         figures += classifier_figures(tuned["scores"], control["scores"], tuned["majority"])
     samples = work.stage("predict", work.predict)
     everything = logger.isEnabledFor(logging.DEBUG)
-    print(show_masked_words(samples["guesses"][: None if everything else SHOWN]))
+    if samples["guesses"]:
+        print(show_masked_words(samples["guesses"][: None if everything else SHOWN]))
     if labelled["rows"]:
         rows = work.out / "classifier"
         with as_details():
             print(show_classes(rows / "model", rows / "dev.jsonl", SAMPLE_SENTENCES if everything else SHOWN))
     write_json(work.out / "figures.json", [each.as_record() for each in figures])
-    print(table(figures))
+    if figures:
+        print(table(figures))
     print(_ending(work, budget, figures, bool(labelled["rows"]), time.monotonic() - start))
     return figures
 
@@ -256,10 +258,10 @@ def _figure(record: dict[str, Any]) -> Figure:
 def _ending(work: Quickstart, budget: str, figures: Sequence[Figure], classified: bool, seconds: float) -> str:
     held_out = work.corpus.documents("held_out")
     missed = sum(not each.reached for each in figures)
-    if budget == "tiny":
-        verdict = "The tiny budget shows that everything runs; it learns next to nothing, and is not expected to."
-    elif not held_out:
+    if not held_out:
         verdict = "No document was held out, so what the encoder learned was not measured: give it more documents."
+    elif budget == "tiny":
+        verdict = "The tiny budget shows that everything runs; it learns next to nothing, and is not expected to."
     elif missed:
         verdict = f"{missed} of {len(figures)} bounds were not reached: the curves show what training did."
     else:
@@ -272,7 +274,7 @@ def _ending(work: Quickstart, budget: str, figures: Sequence[Figure], classified
         f"bertsmith predict {rows / 'model'} {rows / 'dev.jsonl'} --out {rows / 'predictions.jsonl'}"
         if classified
         else f"bertsmith pretrain bert-mini --corpus {work.out / 'corpus'} --out runs/mini",
-        "bertsmith quickstart --source YOUR_TEXTS --out runs/mine",
+        *([] if work.own_text else ["bertsmith quickstart --source YOUR_TEXTS --out runs/mine"]),
     ]
     paths = [
         ("model folder", work.run.model),

@@ -129,6 +129,7 @@ def _parse(kind: type[T], args: Sequence[str], cli: partial[Any], known: Mapping
         return parsed
 
     if wants_help(args):
+        _join_lines(kind)
         return read()
     _refuse_wrong(known, args, prog)
     # tyro formats for the terminal that it finds; in UTF-8 and without colours its message can be parsed.
@@ -139,6 +140,27 @@ def _parse(kind: type[T], args: Sequence[str], cli: partial[Any], known: Mapping
     except SystemExit:
         output.seek(0)
         raise BertsmithError(_plain(output.read()), prog, f"see {prog} --help") from None
+
+
+def _join_lines(kind: type[Any]) -> None:
+    """Gives tyro the docstring of each field as one paragraph: from the class itself it takes the indented lines of a
+    docstring one by one, so that help is broken in the middle of its sentences."""
+    import docstring_parser
+    import tyro
+
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for owner in filter(dataclasses.is_dataclass, kind.__mro__):
+        told = docstring_parser.parse_from_object(owner).params
+        words = {each.arg_name: " ".join((each.description or "").split()) for each in told}
+        for name in vars(owner).get("__annotations__", {}):
+            hint: Any = hints[name]
+            plain, *marks = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
+            if dataclasses.is_dataclass(plain):
+                _join_lines(typing.cast("type[Any]", plain))
+            elif words.get(name):
+                # First, so that what a field's own marks say stands.
+                marks = [tyro.conf.arg(help=words[name]), *marks]
+                owner.__annotations__[name] = Annotated[(plain, *marks)]
 
 
 def _refuse_wrong(known: Mapping[str, Any], args: Sequence[str], prog: str) -> None:

@@ -111,10 +111,11 @@ def _figure(figure: Figure, runs: Runs, limits: Limits) -> Markup | None:
         from_zero=figure.from_zero,
         notches=_notches(runs),
     )
-    shown = list(dict.fromkeys(source for _, source, _ in _found(figure.name, runs)))
+    drawn = _found(figure.name, runs)
+    shown = list(dict.fromkeys((_MARKS[source], _word(source, runs[run])) for _, source, (run, *_) in drawn))
     return element(
         "figure",
-        element("figcaption", figure.title, _sources(shown, beside, runs)),
+        element("figcaption", figure.title, _sources(shown, beside)),
         draw(chart, limits.points),
         details("Numbers", _numbers(figure, lines)),
     )
@@ -164,9 +165,8 @@ def _notches(runs: Runs) -> list[tuple[float, str]]:
     return [(step, f"phase {label}") for label, step in phases[1:]]
 
 
-def _sources(sources: Sequence[str], beside: Sequence[Line], runs: Runs) -> Markup:
-    """How the kinds of curves of a chart are distinguished, where there is more than one."""
-    words = list(dict.fromkeys((_MARKS[each], _word(each, run)) for each in sources for run in runs))
+def _sources(words: Sequence[tuple[str, str]], beside: Sequence[Line]) -> Markup:
+    """How the kinds of curves of a chart, given as (marks, word), are distinguished, where there is more than one."""
     swatches = [(Line(word, floats([]), floats([]), marks=marks), word) for marks, word in words]
     swatches = [*swatches, *((line, line.label) for line in beside)]
     if len(swatches) < 2 and not any(marks for marks, _ in words):

@@ -12,7 +12,7 @@ import yaml
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say
+from bertsmith.base.log import counted, say
 from bertsmith.report.curves import Curves
 from bertsmith.report.markup import distinct
 from bertsmith.tasks.report.parts import OUT_OF_FOLD, REPORT
@@ -110,7 +110,7 @@ def read_runs(folders: Sequence[Path]) -> list[RunRead]:
     for folder in folders:
         once.setdefault(folder.resolve(), folder)
     if len(once) < len(folders):
-        say(f"{len(folders) - len(once)} of the folders are given twice, and shown once")
+        say(f"{counted(len(folders) - len(once), 'folder')} named twice: each run is shown once")
     for folder in once.values():
         _check_run(folder)
     names = distinct([path.parts[1:] or ("run",) for path in once])
@@ -121,7 +121,8 @@ def _check_run(folder: Path) -> None:
     if (folder / RUN_FILE).is_file():
         return
     if not folder.is_dir():
-        raise BertsmithError("there is no such folder", folder, f"name a folder that {_VERBS} wrote")
+        what = "this is a file, and a run is a folder" if folder.is_file() else "there is no such folder"
+        raise BertsmithError(what, folder, f"name a folder that {_VERBS} wrote")
     if (folder.parent / RUN_FILE).is_file():
         fix = f"name the run: {folder.parent}"
     else:

@@ -112,7 +112,9 @@ def _frame(chart: Chart, x: Axis, y: Axis) -> Markup:
     for value, word in chart.notches:
         at = x.place(value)
         parts.append(element("line", x1=at, x2=at, y1=top, y2=bottom, class_="notch"))
-        parts.append(element("text", word, x=at + 3, y=top + 8))
+        # A word that the picture ends before, as of a short last phase, stands on the other side of its line.
+        beside = {"x": at + 3} if at + 3 + _LETTER * len(word) <= WIDTH else {"x": at - 3, "text_anchor": "end"}
+        parts.append(element("text", word, y=top + 8, **beside))
     return joined(parts)
 
 

@@ -35,6 +35,7 @@ def corpus(made: Path, tmp_path: Path) -> Corpus:
 
 def test_a_corpus_reads_back(corpus: Corpus) -> None:
     assert len(corpus.shards("train")) > 1
+    assert repr(corpus) == f"Corpus(folder={corpus.folder!r})", "an interactive session shows no account of every shard"
     tokens = np.concatenate([corpus.open_shard("train", n).tokens for n in range(len(corpus.shards("train")))])
     assert len(tokens) == corpus.tokens("train")
     assert np.array_equal(np.bincount(tokens, minlength=256), corpus.unigrams())

@@ -71,8 +71,9 @@ def test_the_output_is_short_and_ends_with_what_to_try_next(finished: Path) -> N
     lines = (finished.parent / "output.txt").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 40, "\n".join(lines)
     assert [line.split(":")[0] for line in lines if line.startswith("== ")] == [f"== {name}" for name in STAGES]
-    assert lines[-4] == "Try next:"
-    assert all(line.startswith("  bertsmith ") for line in lines[-3:])
+    assert lines[-3] == "Try next:"
+    assert all(line.startswith("  bertsmith ") for line in lines[-2:])
+    assert "YOUR_TEXTS" not in lines[-1], "this was the user's text already"
     assert not [line for line in lines if line.startswith("warning")]
 
 
@@ -144,7 +145,7 @@ def test_called_again_nothing_is_done_again(finished: Path, source: Path, capsys
     assert "The tiny budget shows that everything runs" in said.out
     for part in ("model folder:", "metrics:", "curves:", "figures:", "Try next:"):
         assert part in said.out
-    assert said.out.count("  bertsmith ") == 3
+    assert said.out.count("  bertsmith ") == 2
     changed = {path.name for path, when in kept.items() if path.stat().st_mtime_ns != when}
     assert changed <= {"figures.json"}
 
@@ -227,3 +228,6 @@ def test_a_text_without_labels_or_held_out_documents_says_so(
     assert len((said.err + said.out).splitlines()) <= 40
     assert list(stages(tmp_path / "q")) == ["prepare", "pre-train", "label", "predict"]
     assert "bertsmith pretrain bert-mini" in said.out
+    assert "No document was held out, so what the encoder learned was not measured" in said.out
+    assert not [words for words in ("Masked words of", "the bound is") if words in said.out], "no table without rows"
+    assert "in 1 document, 0 dropped" in said.err

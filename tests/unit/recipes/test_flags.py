@@ -34,6 +34,17 @@ class Verb:
     inner: Inner = field(default_factory=Inner)
 
 
+@dataclass(frozen=True)
+class Wordy(Verb):
+    """The whole, and more."""
+
+    size: Annotated[int, tyro.conf.arg(help_behavior_hint="(as many as there are)")] = 1
+    """How large, in a sentence that is
+    written on two lines."""
+    kind: Annotated[str, tyro.conf.arg(help="What stands here counts.")] = ""
+    """And not this."""
+
+
 def test_every_leaf_is_named_with_its_type():
     assert dict(leaves(Verb))["inner.learning_rate"] is float
     assert [name for name, _ in leaves(Verb)] == ["name", "out", "resume", "inner.learning_rate"]
@@ -118,6 +129,19 @@ def test_help_shows_every_field_with_its_words(capsys):
     assert not ended.value.code
     said = capsys.readouterr().out
     assert all(words in said for words in ("Example: verb x", "Where to.", "How fast.", "--inner.learning-rate"))
+
+
+def test_help_is_wrapped_for_the_terminal_and_not_as_the_source_is(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            parse_flags(Wordy, ["--help"], prog="verb")
+        said = capsys.readouterr().out
+        assert "How large, in a sentence that is written on two lines. (as many as there are)" in said
+        assert "What stands here counts." in said
+        assert "Where to." in said
+        assert "NAME" in said
+    assert parse_flags(Wordy, ["x", "--out", "y", "--size", "3"], prog="verb").size == 3
 
 
 def test_splitting_takes_the_flags_of_fields_and_leaves_the_rest_in_order():

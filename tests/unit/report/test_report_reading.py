@@ -136,6 +136,7 @@ def test_folders_that_are_no_runs_are_refused_with_a_hint(tmp_path: Path) -> Non
     run = finish(write_run(tmp_path / "runs" / "first", LINES))
     cases = {
         tmp_path / "nowhere": "there is no such folder",
+        run / "metrics.jsonl": "this is a file, and a run is a folder",
         run / "model": f"name the run: {run}",
         tmp_path / "runs": "name one of those inside: first",
         tmp_path: "it has no run.json",
@@ -149,7 +150,7 @@ def test_folders_that_are_no_runs_are_refused_with_a_hint(tmp_path: Path) -> Non
 def test_a_run_that_is_given_twice_is_shown_once(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
     run = write_run(tmp_path / "run", LINES)
     assert [each.name for each in read_runs([run, tmp_path / "." / "run", run])] == ["run"]
-    assert "2 of the folders are given twice" in said.text
+    assert "2 folders named twice" in said.text
 
 
 def test_only_a_report_is_replaced(tmp_path: Path) -> None:

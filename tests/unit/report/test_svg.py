@@ -24,9 +24,10 @@ def line(ys: list[float], style: Style = PLAIN, marks: str = "") -> Line:
     return Line("training", np.arange(1.0, len(ys) + 1), floats(ys), style, marks)
 
 
-@given(st.lists(VALUES, min_size=1, max_size=30), st.lists(VALUES, min_size=1, max_size=30))
-def test_every_point_and_word_lies_in_the_picture(first: list[float], second: list[float]) -> None:
-    picture = drawn(line(first, Style(0, 0, "A")), line(second, Style(1, 0, "B"), "full"))
+@given(st.lists(VALUES, min_size=1, max_size=30), st.lists(VALUES, min_size=1, max_size=30), st.integers(1, 30))
+def test_every_point_and_word_lies_in_the_picture(first: list[float], second: list[float], notch: int) -> None:
+    notches = [(min(notch, max(len(first), len(second))), "phase 2")]
+    picture = drawn(line(first, Style(0, 0, "A")), line(second, Style(1, 0, "B"), "full"), notches=notches)
     assert picture.get("viewBox") == f"0 0 {WIDTH} {HEIGHT}"
     for each in picture.iter("polyline"):
         for point in (each.get("points") or "").split():

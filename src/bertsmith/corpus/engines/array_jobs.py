@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import alone_in, locked
-from bertsmith.base.log import log_choice
+from bertsmith.base.log import counted, log_choice
 from bertsmith.corpus.engines.claims import Claims, all_inactive
 from bertsmith.corpus.engines.local import Finished, LocalEngine
 from bertsmith.corpus.engines.parts import WORK
@@ -62,7 +62,8 @@ class ArrayEngine:
         self._stages = 0
 
     def __enter__(self) -> Self:
-        log_choice("array", f"task {self._seat.number} of {self._seat.count}", f"{self._local.workers} worker(s) each")
+        workers = counted(self._local.workers, "worker")
+        log_choice("array", f"task {self._seat.number} of {self._seat.count}", f"{workers} each")
         with ExitStack() as opened:
             opened.enter_context(self._local)
             opened.enter_context(self._claims.seated())

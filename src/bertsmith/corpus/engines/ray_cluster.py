@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, Self, TypeVar
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import log_choice, warn
+from bertsmith.base.log import counted, log_choice, warn
 from bertsmith.base.processes import one_thread
 from bertsmith.corpus.engines.local import Finished
 from bertsmith.corpus.engines.nodes import Common, check_node
@@ -49,7 +49,7 @@ class RayEngine:
             self._connect()
             self._started = True
         nodes = [node for node in self._ray.nodes() if node["Alive"]]
-        log_choice("engine", "ray", f"{len(nodes)} node(s), {self._cores()} core(s)")
+        log_choice("engine", "ray", f"{counted(len(nodes), 'node')}, {counted(self._cores(), 'core')}")
         token = secrets.token_hex(8)
         self._seen = self._folder / f".seen-{token}"
         self._common = Common.here(self._seen, token)

@@ -89,7 +89,9 @@ class RowOptions(TypeChecked):
         there = torch.cuda.device_count()
         wanted = there if self.gpus == "all" else int(self.gpus) if self.gpus.isdecimal() else 0
         if not 1 <= wanted <= there:
-            raise BertsmithError(f"gpus is {self.gpus}", "gpus", f"{there} CUDA device(s) found; use all or a number")
+            raise BertsmithError(
+                f"gpus is {self.gpus}", "gpus", f"{counted(there, 'CUDA device')} found; use all or a number"
+            )
         return [f"cuda:{number}" for number in range(wanted)]
 
 

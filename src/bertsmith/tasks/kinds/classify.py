@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertsmith.base.errors import BertsmithError, nearest
-from bertsmith.base.log import say
+from bertsmith.base.log import counted, say
 from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum
@@ -137,7 +137,7 @@ class Classify(Task):
         kind = facts.config.get("problem_type") or "single_label_classification"
         if kind != "single_label_classification" or len(names) < 2:
             fix = "use a classifier of one label a row, out of two or more"
-            raise BertsmithError(f"problem_type is {kind} with {len(names)} label(s)", "config.json", fix)
+            raise BertsmithError(f"problem_type is {kind} with {counted(len(names), 'label')}", "config.json", fix)
         return cls(
             tuple(names),
             task.get("pairs"),
@@ -156,7 +156,8 @@ class Classify(Task):
         places = {name: place for place, name in enumerate(self.names)}
         for record in records:
             if isinstance(record.label, tuple):
-                what = f"this row has a list of {len(record.label)} label(s), and the training rows have one label each"
+                listed = counted(len(record.label), "label")
+                what = f"this row has a list of {listed}, and the training rows have one label each"
                 raise BertsmithError(what, record.where, "write lists in all rows, or in none")
         return np.array(places_of([(str(each.label), each.where) for each in records], places), dtype=np.int64)
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import counted
 from bertsmith.base.streams import stream_key, uniform
 
 _BINS = 5
@@ -167,6 +168,6 @@ def _listed(label: Collection[Any]) -> Hashable:
 
 
 def _refuse(rows: int, units: int, share: float, grouped: bool) -> None:
-    held = f"{units:,} group(s)" if grouped else f"{units:,} different text(s)"
-    what = f"no row can go to dev: a share of {share} of {rows:,} row(s), of {held}"
+    held = counted(units, "group" if grouped else "different text")
+    what = f"no row can go to dev: a share of {share} of {counted(rows, 'row')}, of {held}"
     raise BertsmithError(what, "dev_share", "use a larger share, give more rows, or name a file of dev rows")

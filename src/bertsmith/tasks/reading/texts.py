@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import counted
 from bertsmith.tasks.reading.labels import MOST_CLASSES, YES_OR_NO, class_name
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.reading.shapes import LISTS, is_number, shapes_of
@@ -118,7 +119,7 @@ def kind_of_labels(table: Table, label: str) -> tuple[str, str]:
     mark = next((each for each in _SEPARATORS if _are_joined(texts, each)), None)
     joined = "" if mark is None else f"; if they are several, joined: --columns.label-separator '{mark}'"
     if 4 * sum(numbers.values()) < 3 * shape.filled or shape.holds not in ("number", "text"):
-        return "classify", f"{count:,} different label(s) in '{label}'{joined}"
+        return "classify", f"{counted(count, 'different label')} in '{label}'{joined}"
     if not all(float(value).is_integer() for value in numbers):
         return "regress", f"numbers with fractions in '{label}'"
     if count > _MOST_NUMBERED:
@@ -126,8 +127,9 @@ def kind_of_labels(table: Table, label: str) -> tuple[str, str]:
         fix = "name the task, classify or regress; or, if these are ids, another column with --columns.label"
         raise table.refusal(what, [label], "label", fix=fix)
     regress = "; the task regress predicts amounts" if count > 2 else ""
-    what = "whole number(s)" if shape.holds == "number" else "label(s), most of them whole numbers,"
-    return "classify", f"{count} different {what} in '{label}'{regress}{joined}"
+    what = counted(count, f"different {'whole number' if shape.holds == 'number' else 'label'}")
+    mostly = "" if shape.holds == "number" else ", most of them whole numbers,"
+    return "classify", f"{what}{mostly} in '{label}'{regress}{joined}"
 
 
 def _are_joined(values: Collection[str], mark: str) -> bool:
