@@ -74,8 +74,8 @@ def evaluate_predictions(
     """
     path = files.as_path(predictions, "predictions")
     answers = _by_id(path, str, "an answer as text")
-    odds = None if null_scores is None else files.as_path(null_scores, "null_scores")
-    scores = None if odds is None else _by_id(odds, (int, float), "a number")
+    null_path = None if null_scores is None else files.as_path(null_scores, "null_scores")
+    scores = None if null_path is None else _by_id(null_path, (int, float), "a number")
     records = read_records(data, changed(Columns(), columns), reader=Qa)
     # Files of other programs have an id that stands twice once, and our own once for each place.
     names = [key if key in answers else record.id or key for key, record in zip(keys_of(records), records, strict=True)]
@@ -92,7 +92,7 @@ def evaluate_predictions(
         say(f"{others:,} of {len(answers):,} predictions are of other questions, and do not count")
     if scores is not None and (without := [name for name, _ in golds if name in answers and name not in scores]):
         what = f"this file lacks {len(without):,} of the questions that are answered, such as {without[0]}"
-        raise BertsmithError(what, odds or "", "give the file that was written with the answers")
+        raise BertsmithError(what, null_path or "", "give the file that was written with the answers")
     figures = scores_1_1(golds, answers) if of_1_1 else named_as_1_1(scores_2_0(golds, answers, scores))
     return Evaluated(Qa.kind, len(golds), Truncated(0, 0), figures)
 
