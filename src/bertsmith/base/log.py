@@ -106,13 +106,18 @@ def warnings_taken(take: Callable[[str], None]) -> Iterator[None]:
 
 def say(message: str) -> None:
     """Logs a fact that the user should see."""
-    logger.log(_level, message)
+    logger.log(_level, _writable(message))
 
 
 def warn(message: str, of_all_ranks: bool = False) -> None:
     """Logs something that may be wrong; shown even with --quiet. of_all_ranks: the first one shows it."""
     if _is_first_rank or _is_alone or not of_all_ranks:
-        logger.warning(f"{_WARNING}{message}")
+        logger.warning(f"{_WARNING}{_writable(message)}")
+
+
+def _writable(message: str) -> str:
+    """With halves of a surrogate pair, which a file's name or a user's JSON may hold and UTF-8 cannot, as escapes."""
+    return message.encode(errors="backslashreplace").decode()
 
 
 def log_choice(what: str, choice: str, reason: str) -> None:

@@ -127,3 +127,10 @@ def test_a_choice_among_details_is_logged_when_it_is_made_in_the_open(spoken):
     for _ in range(2):
         log.log_choice("cut", "small", "why")
     assert spoken() == ["cut: small (why)"]
+
+
+@pytest.mark.parametrize("tell", [log.say, log.warn])
+def test_what_utf8_cannot_hold_is_written_as_its_escape(tell, caplog):
+    """A file's name may hold it, or a user's JSON; what takes the log, such as a file of it, may be in UTF-8."""
+    tell("the column '\ud800'")
+    assert caplog.messages[-1].encode().endswith(rb"the column '\ud800'")
