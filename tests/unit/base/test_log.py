@@ -132,5 +132,6 @@ def test_a_choice_among_details_is_logged_when_it_is_made_in_the_open(spoken):
 @pytest.mark.parametrize("tell", [log.say, log.warn])
 def test_what_utf8_cannot_hold_is_written_as_its_escape(tell, caplog):
     """A file's name may hold it, or a user's JSON; what takes the log, such as a file of it, may be in UTF-8."""
+    caplog.set_level("INFO", logger=log.logger.name)
     tell("the column '\ud800'")
     assert caplog.messages[-1].encode().endswith(rb"the column '\ud800'")
