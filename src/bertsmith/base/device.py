@@ -13,7 +13,7 @@ import torch
 
 from bertsmith.base import fp32_products, ranks
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import log_choice, warn
+from bertsmith.base.log import counted, log_choice, warn
 from bertsmith.base.processor import Processor, this_processor
 from bertsmith.base.ranks.together import together
 
@@ -165,7 +165,7 @@ def _device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise BertsmithError(f"device '{name}' is not supported", "device", "use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        fix = f"{torch.cuda.device_count()} CUDA device(s) found"
+        fix = f"{counted(torch.cuda.device_count(), 'CUDA device')} found"
         raise BertsmithError(f"device '{name}' does not exist", "device", fix)
     return _of_this_rank(device)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, duration, log_choice, say, size, warn
-from bertsmith.base.tally import EXAMPLES, Tally
+from bertsmith.base.tally import Entry, Tally
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import DocumentRule
 from bertsmith.corpus.engines.local import Engine
@@ -266,14 +266,16 @@ class Pipeline:
             f"tokens: {tokens:,}, {tokens / max(words, 1):.3f} pieces a word, {unknown / max(tokens, 1):.3%} of them "
             f"[UNK] (`bertsmith vocab` compares vocabularies); {duration(time.monotonic() - started)}"
         )
+        too_long = Tally()
+        for result in results:
+            too_long.add(Tally.from_json(result["too_long"]))
+        lost, kept_bytes = too_long.get(UNKNOWN_WORDS, Entry()), sum(result["bytes"] for result in results)
         if self._made_of["tokenizer"] != "trained":
-            warn_of_unknown(unknown, tokens)
-        lost = sum(result["lost"][0] for result in results)
-        if lost > _LOST_SHARE * cleaned.text_bytes:
-            where = ", ".join([example for result in results for example in result["lost"][1:]][:EXAMPLES])
+            warn_of_unknown(unknown - lost.count, tokens)
+        if lost.bytes > _LOST_SHARE * kept_bytes:
             warn(
-                f"{lost / cleaned.text_bytes:.0%} of the text are {UNKNOWN_WORDS} ({where}); of a language without "
-                "spaces, put them between words first, by a tool that knows it"
+                f"{lost.bytes / kept_bytes:.0%} of the text are {UNKNOWN_WORDS} ({', '.join(lost.examples)}); of a "
+                "language without spaces, put them between words first, by a tool that knows it"
             )
         return tasks, results
 

@@ -103,12 +103,12 @@ def warn_of_letters(share: float, flag: str) -> None:
 
 
 def warn_of_unknown(unknown: int, tokens: int) -> None:
-    """Warns where a vocabulary that was given lacks letters of the text."""
+    """Warns where a vocabulary that was given lacks letters of the text. unknown: the words that are [UNK], but those
+    that are too long, which are so by any vocabulary."""
     if unknown > _MANY_UNKNOWN * tokens:
-        what = (
-            f"{unknown / tokens:.1%} of the tokens are [UNK]: the vocabulary that was given lacks letters of this text"
-        )
-        warn(f"{what}; take another, or extend it as by: bertsmith vocab --extend")
+        share = f"{unknown / tokens:.1%} of the tokens are [UNK]"
+        why = "because the vocabulary that was given lacks letters of this text"
+        warn(f"{share} {why}; take another, or extend it as by: bertsmith vocab --extend")
 
 
 def examples(words: Sequence[Any], most: int = 8) -> str:

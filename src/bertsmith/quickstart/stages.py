@@ -267,7 +267,9 @@ def _ending(work: Quickstart, budget: str, figures: Sequence[Figure], classified
     else:
         verdict = "Every bound was reached: the encoder has learned from this text."
     if 0 < held_out < HELD_OUT_DOCUMENTS:
-        verdict += f" Only {held_out} documents were held out, so another {held_out} may give other figures."
+        verdict += (
+            f" The figures are of only {counted(held_out, 'held-out document')}, so others may give other figures."
+        )
     rows = work.out / "classifier"
     tries = [
         f"bertsmith inspect {work.out / 'corpus'}",

@@ -164,12 +164,14 @@ def _join_lines(kind: type[Any]) -> None:
 
 
 def _refuse_wrong(known: Mapping[str, Any], args: Sequence[str], prog: str) -> None:
-    """Raises BertsmithError for a flag that is not known, has no value, or one that is not of its type."""
+    """Raises BertsmithError for a flag that is not known, has no value, or one that is not of its type, and for an
+    empty argument that is no flag's value."""
+    values_end = 0
     for number, token in enumerate(args):
         name = named_by(token)
         if not name:
-            if not token and not (number and _awaits_value(args[number - 1])):
-                raise _empty("an argument", prog)
+            if not token and number >= values_end:
+                raise _empty("an argument", prog, "set the variable, or write a value in its place")
             continue
         if name not in known:
             what = f"there is no flag {token.split('=', 1)[0]}"
@@ -180,7 +182,9 @@ def _refuse_wrong(known: Mapping[str, Any], args: Sequence[str], prog: str) -> N
         hint, is_list, may_be_none = _one_value(known[name])
         if not values:
             raise BertsmithError(f"{flag(name)} has no value", prog, f"write {flag(name)} VALUE")
-        for value in values if is_list else values[:1]:
+        values = values if is_list else values[:1]
+        values_end = number + len(values) + ("=" not in token)
+        for value in values:
             if not (may_be_none and value == "None"):
                 _check_value(flag(name), hint, value, prog)
 
@@ -195,19 +199,13 @@ def _one_value(hint: Any) -> tuple[Any, bool, bool]:
     )
 
 
-def _awaits_value(token: str) -> bool:
-    """Whether a token is a flag whose value, if it has one, is the next token."""
-    return bool(named_by(token)) and "=" not in token
-
-
-def _empty(named: str, prog: str) -> BertsmithError:
-    what = f"{named} is empty, as where a variable of the shell is not set"
-    return BertsmithError(what, prog, "name a file or a folder; the present folder is .")
+def _empty(named: str, prog: str, fix: str) -> BertsmithError:
+    return BertsmithError(f"{named} is empty, as where a variable of the shell is not set", prog, fix)
 
 
 def _check_value(named: str, hint: Any, value: str, prog: str) -> None:
     if not value and (hint is Path or Path in typing.get_args(hint)):  # which would be the present folder
-        raise _empty(named, prog)
+        raise _empty(named, prog, "name a file or a folder; the present folder is .")
     if hint in _NUMBERS:
         try:
             hint(value)

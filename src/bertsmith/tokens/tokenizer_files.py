@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,11 +166,21 @@ def _check_model(model: Mapping[str, Any], path: Path) -> None:
         if model.get(name, wanted) != wanted:
             raise BertsmithError(f"its {name} is {json.dumps(model[name])}, BERT's is {wanted}", path, _FIX)
     pieces, by_id = model.get("vocab"), dict[Any, str]()
-    for piece, number in pieces.items() if isinstance(pieces, dict) else ():
+    if not isinstance(pieces, dict) or _all_differ(pieces.values()):
+        return
+    for piece, number in pieces.items():
         other = by_id.setdefault(json.dumps(number), piece)
         if other != piece:
             what = f"{other!r} and {piece!r} have one id, {number}, so that one of them would be [UNK]"
             raise BertsmithError(what, path, "copy the file again, or take the vocab.txt that belongs to it")
+
+
+def _all_differ(values: Collection[Any]) -> bool:
+    """Whether no two are equal; not of values that cannot be hashed, and 1 and True count as equal."""
+    try:
+        return len(set(values)) == len(values)
+    except TypeError:
+        return False
 
 
 def _read_vocabulary(path: Path) -> Engine:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from tokenizers import PreTokenizedString, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Engine
-from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
@@ -66,13 +66,33 @@ def words_of(stretches: Mapping[str, int], normalizer: normalizers.Normalizer, l
     splitter = pre_tokenizers.BertPreTokenizer()
     words: Counter[str] = Counter()
     for stretch, count in stretches.items():
+        any_long = False
         for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(stretch)):
             if len(word) <= LONGEST_WORD:
                 words[word] += count
             else:
-                size_bytes = count * len(word.encode(errors="replace"))
-                left_out.note(TOO_LONG, count, size_bytes, f"{word[:_SHOWN]}... ({len(word):,} characters)")
+                any_long = True
+        if any_long:
+            for size_bytes, shown in long_words(stretch, normalizer):
+                left_out.note(TOO_LONG, count, count * size_bytes, shown)
     return words
+
+
+def long_words(stretch: str, normalizer: normalizers.Normalizer) -> list[tuple[int, str]]:
+    """The words of a stretch that are too long for BERT: the UTF-8 bytes of each as it stands in the text, and its
+    beginning, for the user.
+
+    BERT counts characters after its normaliser, which takes a syllable of Korean apart and drops marks of Thai.
+    """
+    text = PreTokenizedString(stretch)
+    text.normalize(normalizer.normalize)
+    pre_tokenizers.BertPreTokenizer().pre_tokenize(text)
+    words = ((len(word), stretch[begin:end]) for word, (begin, end), _ in text.get_splits("original", "char"))
+    return [
+        (len(word.encode(errors="replace")), f"{word[:_SHOWN]}... ({length:,} characters)")
+        for length, word in words
+        if length > LONGEST_WORD
+    ]
 
 
 def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool = True) -> Tokenizer:

@@ -80,6 +80,16 @@ def test_what_is_not_there_is_said(device, precision, what):
         choose_device(device, precision)
 
 
+@pytest.mark.parametrize(
+    ("count", "found"), [(0, "0 CUDA devices found"), (1, "1 CUDA device found"), (2, "2 CUDA devices found")]
+)
+def test_a_gpu_too_many_is_told_how_many_there_are(count, found, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    with pytest.raises(BertsmithError) as raised:
+        choose_device("cuda:9", "fp32")
+    assert raised.value.fix == found
+
+
 def test_one_process_is_the_first_of_one():
     assert (ranks.world_size(), ranks.rank(), ranks.is_first()) == (1, 0, True)
     assert torch.equal(ranks.sum_over_ranks(torch.tensor([1.0, 2.0])), torch.tensor([1.0, 2.0]))

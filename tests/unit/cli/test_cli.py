@@ -271,6 +271,7 @@ def test_more_processes_than_memory_holds_are_refused_and_more_than_cores_are_wa
         (["finetune", "classify", "--model", "", "--train", "t", "--out", "o"], "--model"),
         (["finetune", "classify", "--model", "m", "--train", "", "--out", "o"], "--train"),
         (["predict", "m", "", "--out", "o"], "an argument"),
+        (["predict", "--likelihood", "", "rows.csv", "--out", "o"], "an argument"),
         (["prepare", "", "--out", "o"], "an argument"),
     ],
 )

@@ -14,6 +14,7 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
+from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.sources.python_docs import Collection, collect
 from bertsmith.quickstart import quickstart
 from bertsmith.quickstart.stages import BUDGETS, Quickstart
@@ -143,6 +144,9 @@ def test_called_again_nothing_is_done_again(finished: Path, source: Path, capsys
     said = capsys.readouterr()
     assert said.err.count("finished before") == 6
     assert "The tiny budget shows that everything runs" in said.out
+    held_out = Corpus.open(finished / "corpus").documents("held_out")
+    assert held_out > 1
+    assert f"The figures are of only {held_out} held-out documents, so others may give other figures." in said.out
     for part in ("model folder:", "metrics:", "curves:", "figures:", "Try next:"):
         assert part in said.out
     assert said.out.count("  bertsmith ") == 2

@@ -117,6 +117,40 @@ def test_a_value_of_another_type_is_named_without_the_parser_s_words(args, what,
     assert (raised.value.what, raised.value.fix) == (what, fix)
 
 
+@dataclass(frozen=True)
+class Asked(Verb):
+    """With texts, which may be empty."""
+
+    text: str = "a text"
+    texts: tuple[str, ...] = ()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["", "--out", "o"],
+        ["--resume", "", "--out", "o"],
+        ["--no-resume", "", "--out", "o"],
+        ["--out", "o", ""],
+        ["--out=o", ""],
+        ["--out", "o", "--text", "", ""],
+    ],
+    ids=" ".join,
+)
+def test_an_empty_argument_is_refused_behind_a_switch_too(args):
+    with pytest.raises(BertsmithError) as raised:
+        parse_flags(Asked, args, prog="verb")
+    assert raised.value.what == "an argument is empty, as where a variable of the shell is not set"
+    assert raised.value.fix == "set the variable, or write a value in its place", "which may be no path"
+
+
+def test_texts_may_be_empty():
+    args = ["x", "--out", "o", "--text", "", "--texts", "", "b", ""]
+    assert parse_flags(Asked, args, prog="verb") == Asked("x", Path("o"), text="", texts=("", "b", ""))
+    args = ["x", "--out", "o", "--text=", "--texts=a", ""]
+    assert parse_flags(Asked, args, prog="verb") == Asked("x", Path("o"), text="", texts=("a", ""))
+
+
 def test_values_of_their_types_are_read():
     args = "--ranks None --size=-2 --books 84 1342 --shares 0.5 1e3 --known True --pooling cls --files a b"
     read = Typed(None, -2, (84, 1342), (0.5, 1000.0), True, "cls", (Path("a"), Path("b")))

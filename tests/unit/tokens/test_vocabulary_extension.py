@@ -300,7 +300,7 @@ def test_a_vocabulary_that_lacks_the_letters_of_a_text_is_not_recommended_for_it
     for name, warned in (("latin", 0), ("greek", 1)):
         corpus = tmp_path / f"{name}.corpus"
         prepare(tmp_path / f"{name}.txt", corpus, tokenizer=folders["latin"], options=prepared)
-        assert caplog.text.count("the vocabulary that was given lacks letters of this text") == warned
+        assert caplog.text.count("because the vocabulary that was given lacks letters of this text") == warned
 
 
 def test_a_size_too_small_is_refused_before_any_text_is_read(tmp_path: Path) -> None:

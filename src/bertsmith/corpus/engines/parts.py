@@ -127,7 +127,8 @@ def by_other_versions(work: Path) -> bool:
     ours = fingerprint(versions())
     for mark in work.glob(f"*/*/{MARK}"):
         with suppress(OSError, ValueError):
-            if json.loads(mark.read_text(encoding="utf-8")).get("versions") != ours:
+            made = json.loads(mark.read_text(encoding="utf-8"))
+            if isinstance(made, dict) and made.get("versions") != ours:
                 return True
     return False
 

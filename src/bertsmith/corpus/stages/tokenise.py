@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.base.tally import Entry, Tally, excerpt
+from bertsmith.base.tally import Tally, excerpt
 from bertsmith.corpus.documents import Document, batched
 from bertsmith.corpus.engines.parts import Part, makes_part
 from bertsmith.corpus.shards import LONGEST_SENTENCE, SPLITS, write_arrays
@@ -30,7 +29,7 @@ from bertsmith.tokens.bulk_ids import BulkEncoder, Ids, bulk_encoder
 from bertsmith.tokens.special_ids import token_dtype
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.tokenizer_files import LONGEST_WORD
-from bertsmith.tokens.vocabulary import TOO_LONG, count_words, words_of
+from bertsmith.tokens.vocabulary import count_words, long_words
 
 _BATCH_CHARACTERS = 500_000
 _COUNTED_AT_ONCE = 1 << 20
@@ -149,17 +148,17 @@ class _Split:
 
 @makes_part
 def tokenise_part(task: TokensTask, folder: Path) -> dict[str, Any]:
-    """Makes the part's ids; returns counts of tokens, words, unknown pieces, and of text in words that are too long.
-    Its account stays there: see `totals`."""
+    """Makes the part's ids; returns counts of tokens, words and unknown pieces, the bytes of the kept text, and a tally
+    of words that are too long. Its account stays there: see `totals`."""
     tokenizer, encoder = _tokenizer(task.tokenizer, task.tokenizer_sha256, task.library)
     cleaned = CleanedPart.open(task.cleaned)
     kept, held_out = task.kept(), cleaned.held_out(task.held_out)
-    splits, dropped, changed = {split: _Split() for split in SPLITS}, Tally(), Tally()
+    splits, dropped, changed, too_long = {split: _Split() for split in SPLITS}, Tally(), Tally(), Tally()
     read_bytes = cleaned.lengths[:, 2]
     split_up = _split_up(cleaned, kept, task.language, changed)
     for texts in batched(split_up, lambda each: len(each.document.text), _BATCH_CHARACTERS):
         batch = _encode(texts, encoder, changed)
-        _note_unknown(texts, batch, tokenizer, changed)
+        _note_long_words(texts, batch, tokenizer, too_long)
         empty = batch.documents == 0
         for place in np.flatnonzero(empty).tolist():
             document = texts[place].document
@@ -168,12 +167,13 @@ def tokenise_part(task: TokensTask, folder: Path) -> dict[str, Any]:
         for name, chosen in (("train", ~held_out[batch.indexes]), ("held_out", held_out[batch.indexes])):
             chosen &= ~empty
             splits[name].add(batch, chosen, int(read_bytes[batch.indexes[chosen]].sum()))
+    changed.add(too_long)
     figures = {name: _write(folder, name, split, tokenizer) for name, split in splits.items()}
     keep_account(folder, {"dropped": dropped.to_json(), "changed": changed.to_json(), "splits": figures})
-    lost = changed.get(UNKNOWN_WORDS, Entry())
     return {
         "tokens": {name: split["tokens"] for name, split in figures.items()},
-        "lost": [lost.bytes, *lost.examples],
+        "bytes": int(cleaned.lengths[kept, 1].sum()),
+        "too_long": too_long.to_json(),
         **{name: sum(split[name] for split in figures.values()) for name in ("words", "unknown")},
     }
 
@@ -198,17 +198,17 @@ def _encode(texts: list[_SplitDocument], encoder: BulkEncoder, changed: Tally) -
     return _Batch(ids, lengths[lengths > 0], filled, _sums(lengths, given), indexes, names)
 
 
-def _note_unknown(texts: list[_SplitDocument], batch: _Batch, tokenizer: Tokenizer, changed: Tally) -> None:
+def _note_long_words(texts: list[_SplitDocument], batch: _Batch, tokenizer: Tokenizer, too_long: Tally) -> None:
     """Counts words that are too long for WordPiece, with their bytes: of text without spaces an [UNK] can be a page."""
     ends = np.cumsum(batch.tokens)
     holding = np.unique(np.searchsorted(ends, np.flatnonzero(batch.ids == tokenizer.special.unknown), side="right"))
     for place in holding.tolist():
-        found = Tally()
         stretches = (each for sentence in texts[place].sentences for each in sentence.split())
         runs = (run for each in stretches if len(each) >= _LONG_BEFORE for run in _RUN.findall(each))
-        words_of(Counter(runs), tokenizer.normalizer, found)
-        if entry := found.get(TOO_LONG):
-            changed.note(UNKNOWN_WORDS, entry.count, entry.bytes, f"{batch.names[place]}: {entry.examples[0]}")
+        found = [word for run in runs for word in long_words(run, tokenizer.normalizer)]
+        if found:
+            size_bytes = sum(size for size, _ in found)
+            too_long.note(UNKNOWN_WORDS, len(found), size_bytes, f"{batch.names[place]}: {found[0][1]}")
 
 
 def _sums(values: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

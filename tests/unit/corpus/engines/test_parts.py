@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.engines.local import LocalEngine, check_engine
-from bertsmith.corpus.engines.parts import MARK, finished, make_once
+from bertsmith.corpus.engines.parts import MARK, by_other_versions, finished, make_once, part_folder
 from bertsmith.corpus.filters.duplicates import dropped_documents, find_duplicates
 from bertsmith.corpus.filters.ranges import RANGE_ROWS, RangeTask, ranges_for
 from bertsmith.corpus.shards import write_shard
@@ -43,6 +44,21 @@ def test_a_part_is_made_once_and_again_when_made_of_something_else(tmp_path: Pat
     assert make_once(folder, "b", make) == {"n": 3}
     (folder / MARK).write_text("{")
     assert make_once(folder, "b", make) == {"n": 4}
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[1, 2]", "null", '"text"', "7"])
+def test_a_part_whose_mark_is_damaged_is_none_of_another_version(tmp_path: Path, damaged: str) -> None:
+    folder = part_folder(tmp_path / "stage", 0)
+    make_once(folder, "a", lambda aside: {})
+    assert not by_other_versions(tmp_path)
+    (folder / MARK).write_text(damaged)
+    assert finished(folder, "a") is None
+    assert not by_other_versions(tmp_path)
+    other = part_folder(tmp_path / "stage", 1)
+    make_once(other, "a", lambda aside: {})
+    mark = json.loads((other / MARK).read_text())
+    (other / MARK).write_text(json.dumps(mark | {"versions": "others"}))
+    assert by_other_versions(tmp_path)
 
 
 def test_of_two_that_make_a_part_both_return_what_is_there(tmp_path: Path) -> None:
