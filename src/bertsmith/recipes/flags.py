@@ -131,7 +131,7 @@ def _parse(kind: type[T], args: Sequence[str], cli: partial[Any], known: Mapping
     if wants_help(args):
         _join_lines(kind)
         return read()
-    _refuse_wrong(known, args, prog)
+    _refuse_wrong(known, args, prog, switches_have_values=bool(cli.keywords.get("config")))
     # tyro formats for the terminal that it finds; in UTF-8 and without colours its message can be parsed.
     output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     try:
@@ -163,7 +163,7 @@ def _join_lines(kind: type[Any]) -> None:
                 owner.__annotations__[name] = Annotated[(plain, *marks)]
 
 
-def _refuse_wrong(known: Mapping[str, Any], args: Sequence[str], prog: str) -> None:
+def _refuse_wrong(known: Mapping[str, Any], args: Sequence[str], prog: str, switches_have_values: bool) -> None:
     """Raises BertsmithError for a flag that is not known, has no value, or one that is not of its type, and for an
     empty argument that is no flag's value."""
     values_end = 0
@@ -177,10 +177,13 @@ def _refuse_wrong(known: Mapping[str, Any], args: Sequence[str], prog: str) -> N
             what = f"there is no flag {token.split('=', 1)[0]}"
             raise BertsmithError(what, prog, nearest(flag(name), [flag(each) for each in known]))
         if known[name] is bool:
+            if "=" in token and not switches_have_values:
+                other = f"or {flag(_opposite(name))}" if _opposite(name) in known else "or leave it out"
+                raise BertsmithError(f"{flag(name)} takes no value", token, f"write {flag(name)} alone, {other}")
             continue
         values = [*token.split("=", 1)[1:], *takewhile(lambda each: not named_by(each), args[number + 1 :])]
         hint, is_list, may_be_none = _one_value(known[name])
-        if not values:
+        if not values and not (is_list and may_be_none):  # where no list and an empty one are not the same
             raise BertsmithError(f"{flag(name)} has no value", prog, f"write {flag(name)} VALUE")
         values = values if is_list else values[:1]
         values_end = number + len(values) + ("=" not in token)

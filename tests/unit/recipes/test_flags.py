@@ -67,6 +67,12 @@ def test_flags_reach_their_fields():
         (["x", "--ot", "y"], "there is no flag --ot", "did you mean '--out'?"),
         ([], "missing: NAME, --out PATH", "verb --help"),
         (["x", "--out", "y", "z"], "Unrecognized options: z", "verb --help"),
+        (["x", "--out", "y", "--resume=false"], "--resume takes no value", "write --resume alone, or --no-resume"),
+        (
+            ["x", "--out", "y", "--no-resume=1"],
+            "--no-resume takes no value",
+            "write --no-resume alone, or leave it out",
+        ),
         (
             ["x", "--out", "y", "--inner.learning-rate", "fast"],
             "--inner.learning-rate is 'fast', which is not a number",
@@ -93,6 +99,13 @@ class Typed:
     known: bool | None = None
     pooling: Literal["mean", "cls", "max"] | None = None
     files: tuple[Path, ...] = ()
+
+
+def test_a_list_that_may_be_left_out_may_be_empty_too():
+    """As in `bench --against`, where nothing is not what is taken by default."""
+    assert parse_flags(Typed, ["--shares"], prog="verb").shares == ()
+    assert parse_flags(Typed, ["--shares", "--size", "2"], prog="verb").shares == ()
+    assert parse_flags(Typed, [], prog="verb").shares is None
 
 
 @pytest.mark.parametrize(
