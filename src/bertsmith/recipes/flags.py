@@ -165,7 +165,7 @@ def _join_lines(kind: type[Any]) -> None:
 
 def _refuse_wrong(known: Mapping[str, Any], args: Sequence[str], prog: str, switches_have_values: bool) -> None:
     """Raises BertsmithError for a flag that is not known, has no value, or one that is not of its type, and for an
-    empty argument that is no flag's value."""
+    empty argument other than a flag's value."""
     values_end = 0
     for number, token in enumerate(args):
         name = named_by(token)

@@ -18,11 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.tally import Tally
 from bertsmith.tokens.extension import extend
 from bertsmith.tokens.tokenizer import Tokenizer, truncated_lengths
 from bertsmith.tokens.tokenizer_files import engine_from_vocabulary
-from bertsmith.tokens.vocabulary import ascii_letters, choose_alphabet, count_words, train_vocabulary
+from bertsmith.tokens.vocabulary import ascii_letters, train_vocabulary
 from bertsmith.tokens.word_cache import WordMemo
 
 SENTENCES = [
@@ -359,14 +358,6 @@ def test_the_same_vocabulary_in_fresh_processes(tmp_path: Path) -> None:
         for _ in range(3)
     }
     assert len(found) == 1
-
-
-def test_words_are_those_of_the_tokenizer() -> None:
-    left_out = Tally()
-    counts = count_words(["Don't stop.\nCafé café", f"{'é' * 101} 東京"], lowercase=True, left_out=left_out)
-    assert counts == {"don": 1, "'": 1, "t": 1, "stop": 1, ".": 1, "cafe": 2, "東": 1, "京": 1}
-    assert [(entry.count, entry.bytes) for entry in left_out.values()] == [(1, 202)], "as they stand"
-    assert choose_alphabet({"aab": 1, "c": 1}, 2) == ["a", "b"]
 
 
 def test_a_vocabulary_needs_words_and_room() -> None:
