@@ -24,7 +24,7 @@ from bertsmith.tasks.finetuning.trials import SEED, Trial, trial_folder, trials
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.objective import TaskObjective
-from bertsmith.tasks.results import check_measured
+from bertsmith.tasks.results import last_figures, results_of
 from bertsmith.tasks.task import Floats, Runner
 from bertsmith.training.agreement import agree, checksum
 from bertsmith.training.checkpoints import Position
@@ -94,16 +94,22 @@ def started(
 
 
 def _check_measured(folder: Path, position: Position, stages: Mapping[int, Trial]) -> None:
-    """Raises BertsmithError where `metrics.jsonl` lacks a measurement of a seed up to the checkpoint."""
+    """Raises BertsmithError where `metrics.jsonl` lacks a record from before the checkpoint without which the run could
+    not tell its results in the end."""
     path = folder / METRICS_FILE
     records = read_metrics(path)
     for number, trial in stages.items():
-        if trial.kind != SEED or number > position.stage:
+        due, patience = trial.due, trial.work.settings.patience
+        if number >= position.stage:  # what comes after the checkpoint is measured again
+            last = position.stage_step - position.unmeasured if number == position.stage else 0
+            due, patience = [step for step in due if step <= last], 0
+        if not due:
             continue
-        last = position.stage_step - position.unmeasured
-        if number < position.stage:  # it may have ended early
-            last = max((each["seed_step"] for each in records if each.get("seed") == trial.label), default=trial.steps)
-        check_measured(path, records, trial.label, [step for step in trial.due if step <= last])
+        if trial.kind == SEED:
+            until = [each for each in records if each.get("seed_step", 0) <= due[-1]]
+            results_of(path, until, [trial.label], trial.work.metric, trial.epoch_steps, due, patience)
+        else:
+            last_figures(path, records, trial.kind, [trial.label])
 
 
 def shared(work: Work, run: Path, device: Device, started_on: Mapping[str, str]) -> tuple[Work, dict[str, str]]:
