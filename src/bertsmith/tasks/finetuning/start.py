@@ -57,7 +57,7 @@ def started(
     trials share is made already then.
 
     Random states of torch are as before when the block ends. Raises BertsmithError as `trainer_of` does, and where
-    ranks start from different weights.
+    ranks start from different weights; and at the end of the block where the disk refuses scores that a report needs.
     """
     settings = work.settings
     folder = run.folder if only is None else trial_folder(run.folder, next(iter(only.values())))
@@ -91,6 +91,8 @@ def started(
         ),
     ) as trainer:
         yield work, trainer, {number: partial(each.stage, number, device) for number, each in stages.items()}
+        if settings.report:  # a checkpoint that waited for the scores of folds may not have been written
+            ranks.by_first(of_folds.sync)
 
 
 def _check_measured(folder: Path, position: Position, stages: Mapping[int, Trial]) -> None:
