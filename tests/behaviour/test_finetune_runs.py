@@ -377,15 +377,18 @@ def test_a_metrics_file_that_lost_records_is_named_and_no_result_is_made_up(
 def test_a_score_of_a_part_of_the_rows_that_was_lost_is_named(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    parts = {"epochs": 1, "seeds": 1, "folds": 2, "learning_curve": True}
+    parts = {"epochs": 6, "seeds": 2, "patience": 1, "folds": 2, "learning_curve": True}
     with monkeypatch.context() as patch:
         patch.setattr(finish, "_save", interrupted)
         with pytest.raises(KeyboardInterrupt):
             call(model, tmp_path / "run", **parts)
     label = min(each[kind] for each in Run(tmp_path / "run").metrics() if kind in each)
+    whole = (tmp_path / "run" / "metrics.jsonl").read_text()
     lose(tmp_path / "run", lambda each: each["kind"] == "evaluation" and each.get(kind) == label)
     with pytest.raises(BertsmithError, match=f"records of {kind} {label} are missing"):
         call(model, tmp_path / "run", **parts)
+    (tmp_path / "run" / "metrics.jsonl").write_text(whole)
+    assert call(model, tmp_path / "run", **parts).seeds[0].ended_early, "nothing is lost of a seed that patience ended"
 
 
 def lose(run: Path, lost: Callable[[dict[str, Any]], bool]) -> None:
