@@ -9,8 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -346,21 +348,51 @@ def test_a_run_leaves_the_callers_random_state_alone(model: Path, tmp_path: Path
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("lost", ["end", "middle"])
+# By what is lost of seed 42, which has ended, or of the last one: whether a record is.
+LOST = {
+    "the last one's end": lambda each: each["step"] > 20,
+    "an evaluation": lambda each: each["kind"] == "evaluation" and each["step"] == 12,
+    "an end": lambda each: 12 < each["step"] <= 18,
+    "all": lambda each: each["step"] <= 18,
+    "the losses of an epoch": lambda each: each["kind"] == "train" and 6 < each["step"] <= 12,
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
 def test_a_metrics_file_that_lost_records_is_named_and_no_result_is_made_up(
     almost_finished: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     shutil.copytree(almost_finished / "run", tmp_path / "run")
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines(keepends=True)
-    assert sum(json.loads(each)["kind"] == "evaluation" for each in lines) > 2
-    if lost == "middle":
-        second = [place for place, each in enumerate(lines) if json.loads(each)["kind"] == "evaluation"][1]
-        kept = lines[:second] + lines[second + 1 :]
-    else:
-        kept = lines[:9]
-    (tmp_path / "run" / "metrics.jsonl").write_text("".join(kept))
+    lose(tmp_path / "run", LOST[lost])
     monkeypatch.setattr(Trainer, "run", None)  # it is told before anything is trained
-    with pytest.raises(BertsmithError, match="records of epochs are missing"):
+    seed = 43 if lost == "the last one's end" else 42
+    with pytest.raises(BertsmithError, match=f"records of seed {seed} are missing") as caught:
         call(model, tmp_path / "run")
+    assert caught.value.where == str(tmp_path / "run" / "metrics.jsonl")
     assert not (tmp_path / "run" / "model").exists()
     assert step_folders(tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", ["fold", "share"])
+def test_a_score_of_a_part_of_the_rows_that_was_lost_is_named(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    parts = {"epochs": 6, "seeds": 2, "patience": 1, "folds": 2, "learning_curve": True}
+    with monkeypatch.context() as patch:
+        patch.setattr(finish, "_save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            call(model, tmp_path / "run", **parts)
+    label = min(each[kind] for each in Run(tmp_path / "run").metrics() if kind in each)
+    whole = (tmp_path / "run" / "metrics.jsonl").read_text()
+    lose(tmp_path / "run", lambda each: each["kind"] == "evaluation" and each.get(kind) == label)
+    with pytest.raises(BertsmithError, match=f"records of {kind} {label} are missing"):
+        call(model, tmp_path / "run", **parts)
+    (tmp_path / "run" / "metrics.jsonl").write_text(whole)
+    assert call(model, tmp_path / "run", **parts).seeds[0].ended_early, "nothing is lost of a seed that patience ended"
+
+
+def lose(run: Path, lost: Callable[[dict[str, Any]], bool]) -> None:
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    kept = [each for each in lines if not lost(json.loads(each))]
+    assert 0 < len(kept) < len(lines)
+    (run / "metrics.jsonl").write_text("".join(kept))

@@ -198,7 +198,7 @@ def test_a_signal_between_two_trainings_stops_the_run(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """While a model is built, and while a training is ended."""
-    built, joined, calls = start.build_model, Saver.wait, [0]
+    built, joined, calls = start.build_model, Saver.wait_for_bests, [0]
 
     def building(*given: Any) -> Any:
         calls[0] += 1
@@ -212,7 +212,7 @@ def test_a_signal_between_two_trainings_stops_the_run(
             signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(start, "build_model", building)
-    monkeypatch.setattr(Saver, "wait", waiting)
+    monkeypatch.setattr(Saver, "wait_for_bests", waiting)
     with pytest.raises(StoppedAfterSaving):
         tune(model, tmp_path / "run", replace(TWO, seeds=3))
     assert calls[0] <= 2, "no further training was begun"

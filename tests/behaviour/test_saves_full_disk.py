@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.recipes.loader import save_recipe
-from bertsmith.training.checkpoints import newest_whole, step_folders
+from bertsmith.tasks.results import FinetuneResult
+from bertsmith.training.checkpoints import newest_whole, saver, step_folders
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.pretrain import Run, pretrain
@@ -190,3 +192,41 @@ def test_what_earlier_trials_left_is_written_when_there_is_space(
     assert weights(Run(small / "run")) == weights(Run(tmp_path / "run"))
     for path in (tmp_path / "run" / "report").rglob("*.jsonl"):
         assert (small / "run" / path.relative_to(tmp_path / "run")).read_bytes() == path.read_bytes()
+
+
+def no_room(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+BESIDE = replace(FINETUNED, epochs=2, seeds=2, side_by_side=True)
+
+
+def test_a_last_checkpoint_without_room_costs_no_training_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture
+) -> None:
+    model = made_model(tmp_path / "encoder")
+    unbroken = bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "unbroken", settings=BESIDE)
+    write = saver.write_step
+    refuse_last = lambda run, position, tensors: (no_room if position.step == 12 else write)(run, position, tensors)  # noqa: E731
+    monkeypatch.setattr(saver, "write_step", refuse_last)
+    found = bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=BESIDE)
+    assert sum("step-00000012 was not written" in each for each in warnings(said)) == 2
+    assert found.scores == unbroken.scores
+    assert weights(Run(tmp_path / "run")) == weights(Run(tmp_path / "unbroken"))
+
+
+def test_scores_of_a_fold_without_room_end_the_run_before_its_report_lacks_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, settings = made_model(tmp_path / "encoder"), replace(BESIDE, seeds=1, folds=2, report=True)
+
+    def call() -> FinetuneResult:
+        out = tmp_path / "run"
+        return bertsmith.finetune("classify", model, TRAIN, DEV, out, settings=settings, resume=out.exists())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "save", no_room)
+        with pytest.raises(BertsmithError, match="No space left on device"):
+            call()
+    assert len(call().folds) == 2
+    assert (tmp_path / "run" / "report").is_dir()

@@ -140,13 +140,13 @@ def _fitting(ranks: int) -> int:
     """The number of processes on the CPU. Warns of more than there are cores, and raises BertsmithError for more than
     memory could hold, which would take the machine down with them."""
     cores = default_workers()
-    if ranks <= cores:
-        return ranks
     needed, there = ranks * _LEAST_MEMORY, usable_memory() if hasattr(os, "sysconf") else math.inf
-    if needed > there:
+    if ranks > 1 and needed > there:
         what = (
             f"{ranks:,} processes take {size(needed)} of memory before they have a model, and {size(there)} are there"
         )
-        raise BertsmithError(what, "--ranks", f"use --ranks {cores}: more processes than cores make no run faster")
-    warn(f"--ranks {ranks} are more processes than the {cores} cores here, so they wait for each other")
+        most = max(1, min(cores, int(there // _LEAST_MEMORY)))
+        raise BertsmithError(what, "--ranks", f"use at most --ranks {most}: the memory of the model comes on top")
+    if ranks > cores:
+        warn(f"--ranks {ranks} are more processes than the {cores} cores here, so they wait for each other")
     return ranks

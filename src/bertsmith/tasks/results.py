@@ -220,67 +220,68 @@ def kept_seed(keep_seed: str, scores: Sequence[float]) -> int:
 
 
 def results_of(
-    records: Sequence[Mapping[str, Any]], metric: str, epoch_steps: int, due: Sequence[int], patience: int
+    path: Path,
+    records: Sequence[Mapping[str, Any]],
+    seeds: Sequence[int],
+    metric: str,
+    epoch_steps: int,
+    due: Sequence[int],
+    patience: int,
 ) -> list[SeedResult]:
-    """The figures of every seed, from the records of `metrics.jsonl`.
+    """The figures of these seeds, from the records of `metrics.jsonl`, which is at `path`.
 
     epoch_steps: steps of an epoch. due: the steps of a seed after which it is measured. patience: as in the settings.
     Raises BertsmithError where records are missing.
     """
-    seeds: dict[int, dict[int, EpochResult]] = {}
-    for record in (each for each in records if each["kind"] == "evaluation" and "seed" in each):
-        figures = {name: value for name, value in record.items() if isinstance(value, float)}
-        test = {name.removeprefix(TEST): value for name, value in figures.items() if name.startswith(TEST)}
-        dev = {name: value for name, value in figures.items() if not name.startswith(TEST)}
-        measured, step = seeds.setdefault(record["seed"], {}), record["seed_step"]
-        loss = _mean_loss(records, record["seed"], max(measured, default=0), step)
-        measured[step] = EpochResult(loss, dev, test or None, step / epoch_steps)
     found = []
-    for seed, measured in seeds.items():
+    for seed in seeds:
+        of_seed = [each for each in records if each.get("seed") == seed]
+        measured: dict[int, EpochResult] = {}
+        for record in (each for each in of_seed if each["kind"] == "evaluation"):
+            figures = {name: value for name, value in record.items() if isinstance(value, float)}
+            test = {name.removeprefix(TEST): value for name, value in figures.items() if name.startswith(TEST)}
+            dev = {name: value for name, value in figures.items() if not name.startswith(TEST)}
+            step = record["seed_step"]
+            loss = _mean_loss(of_seed, max(measured, default=0), step)
+            if loss is None:
+                raise _lost_records(path, "seed", seed)
+            measured[step] = EpochResult(loss, dev, test or None, step / epoch_steps)
         scores = [each.dev[metric] for each in measured.values()]
-        best = scores.index(max(scores))
+        best = scores.index(max(scores)) if scores else 0
         ended = len(scores) == len(due) or 0 < patience == len(scores) - 1 - best
         if list(measured) != list(due[: len(scores)]) or not ended:
-            raise _lost_records()
+            raise _lost_records(path, "seed", seed)
         epochs = list(measured.values())
         found.append(SeedResult(seed, epochs, epochs[best].epoch, scores[best], len(scores) < len(due)))
     return found
 
 
-def check_measured(path: Path, records: Sequence[Mapping[str, Any]], seed: int, due: Sequence[int]) -> None:
-    """Raises BertsmithError where records of measurements of a seed are missing, without which a run that is resumed
-    could not tell its results in the end. path: of the records. due: the steps of the seed after which it was measured
-    so far."""
-    found = {each["seed_step"] for each in records if each["kind"] == "evaluation" and each.get("seed") == seed}
-    if not found.issuperset(due):
-        raise _lost_records(path)
-
-
-def last_figures(records: Sequence[Mapping[str, Any]], kind: str) -> dict[str, dict[str, float]]:
-    """Every figure on the rows held out from each stage of a kind, after its last step, by the stage's label."""
-    found = {str(each[kind]): each for each in records if each["kind"] == "evaluation" and kind in each}
+def last_figures(
+    path: Path, records: Sequence[Mapping[str, Any]], kind: str, labels: Sequence[int]
+) -> dict[str, dict[str, float]]:
+    """Every figure on the rows held out from these stages of a kind, after their last steps, by the stage's label.
+    Raises BertsmithError where one's record is missing. path: of the records."""
+    found = {each[kind]: each for each in records if each["kind"] == "evaluation" and kind in each}
+    for label in labels:
+        if label not in found:
+            raise _lost_records(path, kind, label)
     return {
-        label: {name: value for name, value in record.items() if isinstance(value, float)}
-        for label, record in found.items()
+        str(label): {name: value for name, value in found[label].items() if isinstance(value, float)}
+        for label in labels
     }
 
 
-def _lost_records(path: Path = Path("metrics.jsonl")) -> BertsmithError:
-    what = "records of epochs are missing, so the figures of this run cannot be told"
+def _lost_records(path: Path, kind: str, label: int) -> BertsmithError:
+    what = f"records of {kind} {label} are missing, so the figures of this run cannot be told"
     return BertsmithError(what, path, "put the file back as it was, or run the training again in another folder")
 
 
-def _mean_loss(records: Sequence[Mapping[str, Any]], seed: int, begin: int, end: int) -> float:
-    """The mean loss of a label over the steps of a seed behind `begin` and up to `end`."""
-    inside = [
-        each
-        for each in records
-        if each["kind"] == "train" and each.get("seed") == seed and begin < each["seed_step"] <= end
-    ]
+def _mean_loss(records: Sequence[Mapping[str, Any]], begin: int, end: int) -> float | None:
+    """The mean loss of a label over the steps of a seed behind `begin` and up to `end`; None without records of them.
+    records: of the seed."""
+    inside = [each for each in records if each["kind"] == "train" and begin < each["seed_step"] <= end]
     labels = sum(map(_weight, inside))
-    if not labels:
-        raise _lost_records()
-    return float(sum(each["loss"] * _weight(each) for each in inside) / labels)
+    return float(sum(each["loss"] * _weight(each) for each in inside) / labels) if labels else None
 
 
 def _weight(record: Mapping[str, Any]) -> float:

@@ -260,7 +260,23 @@ def test_more_processes_than_memory_holds_are_refused_and_more_than_cores_are_wa
     assert warning == "warning: --ranks 3 are more processes than the 2 cores here, so they wait for each other"
     assert refusal == "300 processes take 45.0 GB of memory before they have a model, and 8.0 GB are there"
     assert where.endswith("--ranks")
-    assert "use --ranks 2" in fix
+    assert "use at most --ranks 2:" in fix
+
+
+@pytest.mark.parametrize(("memory", "fitting"), [(4_000_000_000, 26), (100_000_000, 1)])
+def test_memory_that_does_not_suffice_for_the_cores_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], memory: int, fitting: int
+) -> None:
+    monkeypatch.setattr(ranks, "default_workers", lambda: 128)
+    monkeypatch.setattr(ranks, "usable_memory", lambda: memory)
+    started = []
+    monkeypatch.setattr(launcher, "launch", lambda command, count, *more: started.append(count) or 0)
+    call = ["pretrain", "bert-tiny", "--corpus", "c", "--out", "o", "--ranks"]
+    for number in ("128", "129", "27"):
+        assert main([*call, number]) == 2
+        assert f"use at most --ranks {fitting}:" in capsys.readouterr().err
+    assert not started
+    assert ranks._fitting(fitting) == fitting
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import write_json
 from bertsmith.report.page import page
 from bertsmith.report.parts import Limits
 from bertsmith.report.reading import read_runs
-from bertsmith.tasks.results import FinetuneResult, SeedResult, results_of
+from bertsmith.tasks.results import FinetuneResult, SeedResult, last_figures, results_of
 from bertsmith.tasks.sequences import Truncated
 from bertsmith.weights.huggingface import FINETUNE_FILE
 from made_reports import Parsed, write_run
@@ -27,7 +28,7 @@ def seeds_of(*scores: list[float]) -> list[SeedResult]:
         for step, score in enumerate(of_seed, start=1):
             records.append({"kind": "train", "seed": seed, "seed_step": step, "steps": 1, "loss": 1.0})
             records.append({"kind": "evaluation", "seed": seed, "seed_step": step, "accuracy": score})
-    return results_of(records, "accuracy", 1, [1, 2, 3], PATIENCE)
+    return results_of(Path("metrics.jsonl"), records, range(len(scores)), "accuracy", 1, [1, 2, 3], PATIENCE)
 
 
 def result(*scores: list[float], keep_seed: str = "best") -> FinetuneResult:
@@ -37,6 +38,15 @@ def result(*scores: list[float], keep_seed: str = "best") -> FinetuneResult:
         shares={"10": {"accuracy": 0.3}}, tuned={"dev": {}}, baseline=0.1, baseline_name="most frequent label",
         class_counts={}, rows={}, truncated={"train": Truncated(0, 0)}, seconds=1.0,
     )  # fmt: skip
+
+
+def test_a_seed_without_records_is_not_left_out() -> None:
+    with pytest.raises(BertsmithError, match="records of seed 1 are missing"):
+        seeds_of([0.4, 0.5, 0.6], [], [0.4, 0.5, 0.6])
+    record = {"kind": "evaluation", "fold": 1, "accuracy": 0.5}
+    assert last_figures(Path("metrics.jsonl"), [record], "fold", [1]) == {"1": {"accuracy": 0.5}}
+    with pytest.raises(BertsmithError, match="records of fold 2 are missing"):
+        last_figures(Path("metrics.jsonl"), [record], "fold", [1, 2])
 
 
 def test_what_patience_ended_is_told_beside_what_it_did_not_end() -> None:

@@ -224,11 +224,18 @@ def test_best_weights_that_all_refer_to_are_lost_where_the_run_can_do_without(
     assert (tmp_path / "damaged-best-00000005").is_dir()
 
 
-def test_where_an_older_one_refers_to_whole_best_weights_none_are_lost(tmp_path: Path) -> None:
+def test_damaged_best_weights_cost_no_steps_where_the_run_can_do_without(
+    tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    """Though an older step folder refers to others, which are whole."""
     save(tmp_path, 5, best=Best(0.5, 5))
     save(tmp_path, 10, best=Best(0.6, 10))
     flip(tmp_path / "best-00000010" / "weights.safetensors")
-    assert newest_whole(tmp_path, needs_best=False) == tmp_path / "step-00000005"
+    assert newest_whole(tmp_path, needs_best=False) == tmp_path / "step-00000010"
+    names = ["best-00000005", "damaged-best-00000010", "step-00000005", "step-00000010"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == names
+    assert "best-00000010 is damaged, so the best weights up to now are lost" in said.text
+    assert "step-00000010 is damaged" not in said.text
 
 
 def test_folders_of_versions_without_checksums_are_taken_without_a_word(

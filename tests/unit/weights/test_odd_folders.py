@@ -16,7 +16,7 @@ from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.quickstart.stages import BUDGETS, Quickstart
 from bertsmith.training.check import check_pretraining
-from bertsmith.training.run_folder import opened
+from bertsmith.training.run_folder import RunFacts, opened
 from bertsmith.weights.convert import import_checkpoint
 from bertsmith.weights.huggingface import load_encoder, load_pretraining_model, save_encoder
 from bertsmith.weights.names import to_huggingface
@@ -173,6 +173,6 @@ def test_no_run_starts_in_a_folder_whose_name_is_not_utf8(resume, tmp_path, caps
     call = ["finetune", "classify", "--model", str(model), "--train", str(tmp_path / "rows.csv"), "--out", str(out)]
     assert main([*call, *["--resume"] * resume]) == 2
     assert NOT_UTF8 in capsys.readouterr().err
-    with pytest.raises(BertsmithError, match=NOT_UTF8), opened(out, {}, resume):
+    with pytest.raises(BertsmithError, match=NOT_UTF8), opened(out, RunFacts({}, "", {}), resume):
         pass
     assert not out.parent.exists()

@@ -14,13 +14,14 @@ from bertsmith.base.log import say
 from bertsmith.model.distillation.maps import without_maps
 from bertsmith.tasks.finetuning.folds import drop_scores, out_of_fold
 from bertsmith.tasks.finetuning.side_by_side import drop_trials
-from bertsmith.tasks.finetuning.trials import FOLD, SHARE, trials
+from bertsmith.tasks.finetuning.trials import FOLD, SEED, SHARE, trials
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.nvidia_results import NVIDIA_FILE, nvidia_results
 from bertsmith.tasks.report.parts import OUT_OF_FOLD, REPORT
 from bertsmith.tasks.results import CROSS_FITTED_DEV, LAST, FinetuneResult, kept_seed, last_figures, results_of
 from bertsmith.tasks.task import Examples, Runner
 from bertsmith.training.checkpoints import Best, drop_checkpoints, load_best
+from bertsmith.training.records.meters import METRICS_FILE
 from bertsmith.training.run_folder import Run
 from bertsmith.weights.huggingface import FINETUNE_FILE, TASK_FILE, FolderContents, read_config, save_model
 
@@ -83,16 +84,18 @@ def _tuned(work: Work, model: nn.Module, runner: Runner, report: Path) -> tuple[
 
 
 def _result(work: Work, run: Run, tuned: dict[str, dict[str, float]], seconds: float) -> FinetuneResult:
-    parts, settings, seed = work.parts, work.settings, trials(work)[-1]
-    told = _told(parts)
+    parts, settings, every = work.parts, work.settings, trials(work)
+    told, seed = _told(parts), every[-1]
+    path, records = run.folder / METRICS_FILE, run.metrics()
+    labels = {kind: [each.label for each in every if each.kind == kind] for kind in (SEED, FOLD, SHARE)}
     return FinetuneResult(
         folder=run.folder,
         task=work.task.kind,
         metric=work.metric,
         keep_seed=settings.keep_seed,
-        seeds=results_of(run.metrics(), work.metric, seed.epoch_steps, seed.due, settings.patience),
-        folds=last_figures(run.metrics(), FOLD),
-        shares=last_figures(run.metrics(), SHARE),
+        seeds=results_of(path, records, labels[SEED], work.metric, seed.epoch_steps, seed.due, settings.patience),
+        folds=last_figures(path, records, FOLD, labels[FOLD]),
+        shares=last_figures(path, records, SHARE, labels[SHARE]),
         tuned=tuned,
         baseline=work.task.baseline(work.metric, parts["dev"]),
         baseline_name=work.task.baseline_name,

@@ -144,7 +144,7 @@ def _train_alone(run: Run, facts: RunFacts, resume: bool, number: int, trial: Tr
     with started(trial.work, run, facts, resume, only={number: trial}) as (_, trainer, stages):
         run_stages(trainer, stages)
         trainer.write("end", {"tokens": trainer.position.tokens})
-        trainer.saver.wait()
+        trainer.saver.wait_for_bests()
         last.append(trainer.objective.model)
         return trainer.position
 

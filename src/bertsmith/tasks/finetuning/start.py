@@ -24,7 +24,7 @@ from bertsmith.tasks.finetuning.trials import SEED, Trial, trial_folder, trials
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.objective import TaskObjective
-from bertsmith.tasks.results import check_measured
+from bertsmith.tasks.results import last_figures, results_of
 from bertsmith.tasks.task import Floats, Runner
 from bertsmith.training.agreement import agree, checksum
 from bertsmith.training.checkpoints import Position
@@ -57,7 +57,7 @@ def started(
     trials share is made already then.
 
     Random states of torch are as before when the block ends. Raises BertsmithError as `trainer_of` does, and where
-    ranks start from different weights.
+    ranks start from different weights; and at the end of the block where the disk refuses scores that a report needs.
     """
     settings = work.settings
     folder = run.folder if only is None else trial_folder(run.folder, next(iter(only.values())))
@@ -91,19 +91,27 @@ def started(
         ),
     ) as trainer:
         yield work, trainer, {number: partial(each.stage, number, device) for number, each in stages.items()}
+        if settings.report:  # a checkpoint that waited for the scores of folds may not have been written
+            ranks.by_first(of_folds.sync)
 
 
 def _check_measured(folder: Path, position: Position, stages: Mapping[int, Trial]) -> None:
-    """Raises BertsmithError where `metrics.jsonl` lacks a measurement of a seed up to the checkpoint."""
+    """Raises BertsmithError where `metrics.jsonl` lacks a record from before the checkpoint without which the run could
+    not tell its results in the end."""
     path = folder / METRICS_FILE
     records = read_metrics(path)
     for number, trial in stages.items():
-        if trial.kind != SEED or number > position.stage:
+        due, patience = trial.due, trial.work.settings.patience
+        if number >= position.stage:  # what comes after the checkpoint is measured again
+            last = position.stage_step - position.unmeasured if number == position.stage else 0
+            due, patience = [step for step in due if step <= last], 0
+        if not due:
             continue
-        last = position.stage_step - position.unmeasured
-        if number < position.stage:  # it may have ended early
-            last = max((each["seed_step"] for each in records if each.get("seed") == trial.label), default=trial.steps)
-        check_measured(path, records, trial.label, [step for step in trial.due if step <= last])
+        if trial.kind == SEED:
+            until = [each for each in records if each.get("seed_step", 0) <= due[-1]]
+            results_of(path, until, [trial.label], trial.work.metric, trial.epoch_steps, due, patience)
+        else:
+            last_figures(path, records, trial.kind, [trial.label])
 
 
 def shared(work: Work, run: Path, device: Device, started_on: Mapping[str, str]) -> tuple[Work, dict[str, str]]:

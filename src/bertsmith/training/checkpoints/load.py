@@ -31,11 +31,11 @@ def newest_whole(run: Path, needs_best: bool = True) -> Path | None:
 
     Every file is compared with its checksum, those of the best weights too that a step folder refers to. Newer folders
     that are damaged are warned about and renamed, so that no later resume continues from one of them. needs_best:
-    whether a run cannot be continued without its best weights; where it can, and all step folders lack theirs, these
-    are given up with a warning. Raises BertsmithError where there are step folders and none is whole.
+    whether a folder whose best weights are damaged is damaged; where the run can be continued without them, they are
+    given up with a warning. Raises BertsmithError where there are step folders and none is whole.
     """
     damaged: dict[Path, BertsmithError] = {}
-    without_best: dict[Path, dict[Path, BertsmithError]] = {}
+    without_best = 0
     for folder in reversed(step_folders(run)):
         try:
             check_step(folder)
@@ -43,14 +43,11 @@ def newest_whole(run: Path, needs_best: bool = True) -> Path | None:
             damaged[folder] = error
             continue
         lost = _damaged_bests(run, folder)
-        if not lost:
-            _set_aside(damaged, folder)
-            return folder
-        without_best[folder] = lost
-        damaged[folder] = next(iter(lost.values()))
-    if without_best and not needs_best:
-        folder, lost = next(iter(without_best.items()))
-        _set_aside({each: why for each, why in damaged.items() if each.name > folder.name}, folder)
+        if lost and needs_best:
+            damaged[folder] = next(iter(lost.values()))
+            without_best += 1
+            continue
+        _set_aside(damaged, folder)
         for best, why in lost.items():
             _lose_best(best, why)
         return folder
@@ -58,7 +55,7 @@ def newest_whole(run: Path, needs_best: bool = True) -> Path | None:
         return None
     names = ", ".join(each.name for each in damaged)
     newest = next(iter(damaged.values()))
-    if len(without_best) == len(damaged):
+    if without_best == len(damaged):
         what = f"the best weights so far are damaged, and every checkpoint refers to them ({names}): {newest.what}"
         fix = "put back a whole copy of them; or remove the checkpoints, and the run starts from the beginning"
     else:
