@@ -91,10 +91,10 @@ def test_parts_of_an_earlier_state_are_refused_together(model, tmp_path):
     parts = PartsFolder(out).path
     for path in (each for each in parts.glob("*.json") if each.stem != "made_from"):
         path.write_text(
-            json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "empty"})
+            json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "empty_texts"})
         )
     made_from = json.loads((parts / "made_from.json").read_text())
-    made_from["bertsmith"] = made_from["bertsmith"].replace(", empty", "")
+    made_from["bertsmith"] = made_from["bertsmith"].replace(", empty_texts", "")
     (parts / "made_from.json").write_text(json.dumps(made_from))
     with pytest.raises(BertsmithError, match="made from another bertsmith ") as refused:
         predict_file(model, source, out, rows=RowOptions(part_rows=10, resume=True), device="cpu")

@@ -187,7 +187,7 @@ def test_a_row_that_is_too_long_is_refused_or_cut_and_told(served: Served, path:
         ("/models/tags/answers", {"rows": [{"tokens": ["\U0001f600"]}, {"tokens": ["awful"]}]}, "1"),
         ("/embed", {"inputs": ["awful", "\x01"]}, "2"),
         ("/v1/embeddings", {"input": ["\U0001f600"], "model": "vectors"}, "1"),
-        ("/rerank", {"query": "awful", "texts": ["awful", "\x01"]}, "2"),
+        ("/rerank", {"query": "awful", "texts": ["awful", "\x01", "\U0001f600"]}, "2,3"),
         ("/similarity", {"inputs": {"source_sentence": "\U0001f600", "sentences": ["awful"]}}, "1"),
     ],
 )
