@@ -148,14 +148,18 @@ def processes(load: Load, devices: list[str], folder: PartsFolder, on_error: OnE
                 raise each
         yield Processes(workers, said[0])
     finally:
-        for worker in workers:
-            worker.pipe.close()  # which ends one that waits
-        for worker in workers:
-            if worker.part is not None:
+        try:
+            for worker in workers:
+                worker.pipe.close()  # which ends one that waits
+                if worker.part is not None:
+                    worker.process.kill()
+            for worker in workers:
+                worker.process.join(_LEAVE_SECONDS)
+        finally:  # at another Ctrl-C too: at its exit, Python would wait for those that are left
+            for worker in workers:
                 worker.process.kill()
-            worker.process.join(_LEAVE_SECONDS)
-            worker.process.kill()
-            worker.process.join()
+            for worker in workers:
+                worker.process.join()
 
 
 def _next(parts: Iterator[Part]) -> Part | BaseException | None:
@@ -191,7 +195,7 @@ def _died(worker: _Worker) -> BertsmithError:
     code = worker.process.exitcode
     how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with status {code}"
     what = f"{worker.name} (process {worker.process.pid}) {how}"
-    fix = "it may have run out of memory: use fewer workers; finished parts are kept, --resume continues from there"
+    fix = "it may have run out of memory: use fewer workers"
     return BertsmithError(what, f"part {worker.part}" if worker.part is not None else "while it loaded the model", fix)
 
 
