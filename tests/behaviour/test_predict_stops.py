@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.cli import main
 from bertsmith.inference.parts import workers
 from bertsmith.inference.parts.folder import PartsFolder
@@ -148,6 +149,38 @@ def test_another_ctrl_c_does_not_wait_for_workers(tmp_path, monkeypatch):
         interrupting.join()
         for child in multiprocessing.active_children():
             child.kill()
+
+
+def test_parts_of_a_pipe_are_removed_when_no_worker_writes_more(model, tmp_path, monkeypatch):
+    source, out, ended, left = tmp_path / "rows.jsonl", tmp_path / "out.jsonl", threading.Event(), []
+    os.mkfifo(source)
+    pipe = os.open(source, os.O_RDWR)  # held open: there may be more to come
+    os.write(pipe, b'{"text": "word1 [MASK]"}\n' * 100)
+    remove = PartsFolder.remove
+
+    def counting(self):
+        left.append(len(multiprocessing.active_children()))
+        remove(self)
+
+    def stop():
+        while not ended.is_set():
+            if PartsFolder(out).finished_parts():
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            time.sleep(0.02)
+
+    monkeypatch.setattr(PartsFolder, "remove", counting)
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    try:
+        with pytest.raises(StoppedAfterSaving, match="nothing is kept"):
+            predict_file(model, source, out, rows=RowOptions(workers=2, part_rows=20), device="cpu")
+    finally:
+        ended.set()
+        stopping.join()
+        os.close(pipe)
+    assert left[0] == 0
+    assert [each.name for each in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
 def test_of_a_pipe_a_full_disk_leaves_nothing(model, tmp_path):

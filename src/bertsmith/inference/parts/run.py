@@ -170,7 +170,7 @@ def _into_file(
                     if finished
                     else "no finished parts are there: beginning anew"
                 )
-            with _keeping(folder, source):
+            with _keeping(folder, source, workers):
                 done, parts = _answered(workers, source, options, finished, progress)
                 if not done.rows:
                     folder.remove()
@@ -237,12 +237,13 @@ def _refuse_left_out(finished: Mapping[int, Account]) -> None:
 
 
 @contextmanager
-def _keeping(folder: PartsFolder, source: str | Path) -> Iterator[None]:
+def _keeping(folder: PartsFolder, source: str | Path, workers: Workers) -> Iterator[None]:
     """Says what is kept where an error ends the block; one about the parts themselves says what to do with them. Of
     what came through a pipe, which cannot be read again, nothing is kept."""
     try:
         yield
     except BaseException as error:
+        workers.end()  # before parts are removed or counted
         if is_pipe(source):
             folder.remove()
         of_parts = isinstance(error, BertsmithError) and error.where == str(folder.path)
