@@ -119,6 +119,22 @@ def test_a_model_of_another_task_is_refused(folder, tmp_path):
     assert found.rows == {"dev": 16}
 
 
+def test_rows_for_the_server_of_which_nothing_is_read_are_warned_of_once(folder, tmp_path, said, monkeypatch):
+    """In a text of a pair, and whatever number of rows is answered at once."""
+    made_mrpc(tmp_path / "glue")
+    path = tmp_path / "glue/MRPC/test.tsv"
+    lines = [line.split("\t") for line in path.read_text().splitlines()]
+    for number in (2, 7):
+        lines[number][4] = "\U0001f600"
+    path.write_text("".join("\t".join(line) + "\n" for line in lines))
+    monkeypatch.setattr("bertsmith.inference.evaluate_benchmark._ROWS_AT_ONCE", 3)
+    evaluate_benchmark(folder / "runs/mrpc", tmp_path / "glue", submission=tmp_path / "found.zip", device="cpu")
+    assert [each for each in said.messages if "rows with a text" in each] == [
+        "warning: rows with a text of which the vocabulary has nothing ([UNK] alone): 2 of 8, "
+        f"such as {path}:3; the answer says nothing of such a text"
+    ]
+
+
 def test_predictions_of_any_program_are_scored_as_the_official_scripts_do(tmp_path, capsys):
     """The same two questions as a file of SQuAD 1.1, and with one that has no answer."""
     rows = [

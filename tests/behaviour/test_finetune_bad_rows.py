@@ -328,10 +328,10 @@ def test_texts_of_which_the_normaliser_leaves_nothing_are_warned_of(
     files = [f"--train={train}", f"--dev={dev}", f"--out={tmp_path / 'run'}"]
     assert main(["finetune", kind.partition(",")[0], f"--model={model}", *files, *CALL]) == 0
     said = capsys.readouterr().err
-    assert f"1 of 40 train rows have a text without any token, such as {train}:6" in said
-    assert "dev rows have a text without" not in said
+    assert f"train rows with a text without any token: 1 of 40, such as {train}:6" in said
+    assert "dev rows with a text without" not in said
     assert main(["evaluate", str(tmp_path / "run"), f"--data={train}", "--device=cpu"]) == 0
-    assert f"1 of 40 rows have a text without any token, such as {train}:6" in capsys.readouterr().err
+    assert f"rows with a text without any token: 1 of 40, such as {train}:6" in capsys.readouterr().err
 
 
 def test_few_rows_to_measure_the_f1_of_several_labels_or_vectors_on_are_only_called_few(
@@ -358,6 +358,7 @@ def test_rows_of_unknown_words_alone_are_counted(
     call = ["finetune", "classify", f"--model={model}", f"--train={train}", f"--dev={dev}", *CALL]
     assert main([*call, f"--out={tmp_path / 'run'}"]) == 0
     said = capsys.readouterr().err
-    assert f"1 of 40 train rows hold nothing that the vocabulary knows ([UNK] alone), such as {train}:1" in said
-    assert f"1 of 40 train rows have a text without any token, such as {train}:3" in said
-    assert "dev rows hold nothing" not in said
+    unknown = "rows with a text of which the vocabulary has nothing ([UNK] alone)"
+    assert f"train {unknown}: 1 of 40, such as {train}:1" in said
+    assert f"train rows with a text without any token: 1 of 40, such as {train}:3" in said
+    assert f"dev {unknown}" not in said

@@ -314,10 +314,10 @@ def test_answers_of_rows_without_a_token_are_counted(single, tmp_path, verb, out
     told = capfd.readouterr().err.splitlines()
     assert status == 0
     assert [line for line in told if line.startswith("warning: ")] == [
-        f"warning: {count} of 6 rows {what}, such as {source}:{line}: their answers say nothing of them"
+        f"warning: rows with {what}: {count} of 6, such as {source}:{line}; the answer says nothing of such a text"
         for count, what, line in (
-            (2, "have a text without any token", 2),
-            (1, "hold nothing that the vocabulary knows ([UNK] alone)", 4),
+            (2, "a text without any token", 2),
+            (1, "a text of which the vocabulary has nothing ([UNK] alone)", 4),
         )
     ]
     assert told[-1] in ("6 rows predicted", "vectors of 6 texts")
@@ -332,8 +332,8 @@ def test_rows_without_a_token_of_finished_parts_are_counted_too(single, tmp_path
         predict_file(predictor(single), source, out, rows=RowOptions(part_rows=1))
     assert "without any token" not in said.text
     done = predict_file(predictor(single), source, out, rows=RowOptions(part_rows=1, resume=True, on_error="skip"))
-    assert done.empty == {"have a text without any token": [2, f"{source}:1"]}
-    assert "warning: 2 of 3 rows have a text without any token" in said.text
+    assert done.empty_texts == {"a text without any token": [2, f"{source}:1"]}
+    assert "warning: rows with a text without any token: 2 of 3" in said.text
 
 
 @pytest.mark.parametrize("out", ["out.jsonl", "-"])

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
+import traceback
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.cli import main
+from bertsmith.inference.parts import workers
 from bertsmith.inference.parts.folder import PartsFolder
 from bertsmith.inference.parts.run import RowOptions
 from bertsmith.inference.predict_file import predict_file
@@ -67,7 +74,7 @@ def test_a_signal_ends_the_work_with_what_is_kept(verb, name, number, flags, to_
     status, said = stopped(verb, model, str(source), out, *flags, number=number, to_group=to_group)
     parts = PartsFolder(out).finished_parts()
     assert status == (130 if number == signal.SIGINT else 143)
-    assert f"warning: {number.name} received: the work stops and says what is kept of it" in said
+    assert f"warning: {number.name} received: the work stops and says what is kept of it\n" in said
     kept = f"stopped; finished parts are kept in {out}.parts ({parts:,} of them): --resume continues from there"
     assert said.splitlines()[-1] == kept
     assert "Traceback" not in said
@@ -82,6 +89,115 @@ def test_of_a_pipe_a_signal_leaves_nothing(model, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("of", "name", "number", "count"),
+    [
+        (PartsFolder, "put_in_place", signal.SIGTERM, 1),
+        (PartsFolder, "remove", signal.SIGINT, 1),
+        (BaseProcess, "join", signal.SIGTERM, 2),
+    ],
+)
+def test_a_signal_that_comes_when_the_file_is_complete_changes_nothing(
+    of, name, number, count, model, tmp_path, monkeypatch, capfd
+):
+    """It comes twice, as of somebody who is in a hurry."""
+    source, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"text": "word1 [MASK]"}\n' * 40 + "broken\n")
+    work = getattr(of, name)
+
+    def signalled(*args):
+        for _ in range(2):
+            signal.raise_signal(number)
+        return work(*args)
+
+    monkeypatch.setattr(of, name, signalled)
+    flags = [f"--workers={count}", "--on-error", "skip", "--part-rows", "20", "--device", "cpu"]
+    assert main(["predict", str(model), str(source), "--out", str(out), *flags]) == 0
+    said = capfd.readouterr().err
+    assert f"warning: {number.name} received: {out} is complete, and the work ends as usual\n" in said
+    assert f"warning: 1 unusable row left out, see {out}.errors.jsonl" in said
+    assert "40 rows predicted" in said.splitlines()[-1]
+    assert len(out.read_text().splitlines()) == 40
+    assert not PartsFolder(out).path.exists()
+
+
+def _loads_for_ever(device):
+    time.sleep(SECONDS)
+
+
+def test_another_ctrl_c_does_not_wait_for_workers(tmp_path, monkeypatch):
+    """The first one comes while they load their models, the second one while they are waited for."""
+    monkeypatch.setattr(workers, "_LEAVE_SECONDS", SECONDS)
+    main_thread, waiting_in = threading.get_ident(), ["_received", "join"]
+
+    def interrupt_twice():
+        for name in waiting_in:
+            while name not in {each.name for each in traceback.extract_stack(sys._current_frames()[main_thread])}:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt_twice)
+    interrupting.start()
+    try:
+        with (
+            pytest.raises(KeyboardInterrupt),
+            workers.processes(_loads_for_ever, ["cpu", "cpu"], PartsFolder(tmp_path / "out.jsonl"), "stop"),
+        ):
+            pass
+        assert not multiprocessing.active_children()
+    finally:
+        interrupting.join()
+        for child in multiprocessing.active_children():
+            child.kill()
+
+
+def test_parts_of_a_pipe_are_removed_when_no_worker_writes_more(model, tmp_path, monkeypatch):
+    source, out, ended, left = tmp_path / "rows.jsonl", tmp_path / "out.jsonl", threading.Event(), []
+    os.mkfifo(source)
+    pipe = os.open(source, os.O_RDWR)  # held open: there may be more to come
+    os.write(pipe, b'{"text": "word1 [MASK]"}\n' * 100)
+    remove = PartsFolder.remove
+
+    def counting(self):
+        left.append(len(multiprocessing.active_children()))
+        remove(self)
+
+    def stop():
+        while not ended.is_set():
+            if PartsFolder(out).finished_parts():
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            time.sleep(0.02)
+
+    monkeypatch.setattr(PartsFolder, "remove", counting)
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    try:
+        with pytest.raises(StoppedAfterSaving, match="nothing is kept"):
+            predict_file(model, source, out, rows=RowOptions(workers=2, part_rows=20), device="cpu")
+    finally:
+        ended.set()
+        stopping.join()
+        os.close(pipe)
+    assert left[0] == 0
+    assert [each.name for each in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_of_a_pipe_a_full_disk_leaves_nothing(model, tmp_path):
+    """The disk takes every part, and not the file that they are joined into."""
+    out = tmp_path / "out.jsonl"
+    command = [sys.executable, "-m", "bertsmith", "predict", str(model), "-", "--out", str(out), "--part-rows", "20"]
+    rows = "".join(f'{{"text": "word1 [MASK] word{n % 7}"}}\n' for n in range(200))
+    done = subprocess.run(
+        [*command, "--device", "cpu"], input=rows, capture_output=True, text=True, timeout=SECONDS, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)),
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "could not write: File too large" in done.stderr
+    assert "are kept" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_parts_of_an_earlier_state_are_refused_together(model, tmp_path):
     """Their accounts lack what is counted now."""
     source, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
@@ -91,10 +207,10 @@ def test_parts_of_an_earlier_state_are_refused_together(model, tmp_path):
     parts = PartsFolder(out).path
     for path in (each for each in parts.glob("*.json") if each.stem != "made_from"):
         path.write_text(
-            json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "empty"})
+            json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "empty_texts"})
         )
     made_from = json.loads((parts / "made_from.json").read_text())
-    made_from["bertsmith"] = made_from["bertsmith"].replace(", empty", "")
+    made_from["bertsmith"] = made_from["bertsmith"].replace(", empty_texts", "")
     (parts / "made_from.json").write_text(json.dumps(made_from))
     with pytest.raises(BertsmithError, match="made from another bertsmith ") as refused:
         predict_file(model, source, out, rows=RowOptions(part_rows=10, resume=True), device="cpu")

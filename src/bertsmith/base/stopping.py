@@ -55,9 +55,13 @@ class StopSignal:
     answer = "the unfinished step is dropped, then the run is saved and stops"
 
     def __init__(self, at_once: bool = False) -> None:
-        self._at_once = at_once
+        self._at_once, self._ends_as_usual = at_once, False
         self.requested = self.interrupted = False
         self._interrupted_at = float("-inf")
+
+    def end_as_usual(self, answer: str) -> None:
+        """From now on signals are answered and change nothing, for work that is as good as done."""
+        self.answer, self._ends_as_usual = answer, True
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """The signal handler. Raises KeyboardInterrupt at a SIGINT that follows another signal, as at the first one of
@@ -73,12 +77,12 @@ class StopSignal:
         if interrupt and first:
             self.interrupted, self._interrupted_at, _requested = True, now, EXIT_INTERRUPTED
         if interrupt and not first:
-            if again and launched:
+            if (again and launched) or self._ends_as_usual:
                 return
             raise KeyboardInterrupt
         if first:
             self._answer(number)
-            if self._at_once:
+            if self._at_once and not self._ends_as_usual:
                 raise KeyboardInterrupt
 
     def take(self, other: StopSignal) -> None:
@@ -88,7 +92,8 @@ class StopSignal:
         self._interrupted_at = max(self._interrupted_at, other._interrupted_at)
 
     def _answer(self, number: int) -> None:
-        again = "; press Ctrl-C again to stop at once, without that" if self.interrupted else ""
+        waits = self.interrupted and not (self._at_once or self._ends_as_usual)
+        again = "; press Ctrl-C again to stop at once, without that" if waits else ""
         message = f"{signal.Signals(number).name} received: {self.answer}{again}"
         try:
             warn(message, of_all_ranks=True)

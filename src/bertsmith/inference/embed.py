@@ -132,8 +132,8 @@ class Embedder:
         """The vectors of texts, or of rows with the column of the text, in their order: fp32[N, H]; one text, or one
         row, gives [1, H].
 
-        Says how much was cut, and warns of rows without a token that the model knows. Raises BertsmithError that names
-        a row without text; and for what is no list of rows, such as a table of pandas.
+        Says how much was cut, and warns of rows with a text without a token that the model knows. Raises BertsmithError
+        that names a row without text; and for what is no list of rows, such as a table of pandas.
         """
         named = list(named_rows([texts] if isinstance(texts, str | Mapping) else texts))
         vectors, sequences = self.embed(named)

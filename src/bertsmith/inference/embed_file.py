@@ -121,16 +121,15 @@ class EmbedWork(PartWork):
 
     def answered(self, rows: list[Named], part: Part, account: Account, report: Report) -> bytes:
         vectors, sequences = self._embedder.embed(rows, self.columns.text)
-        lost, empty = sequences.row_lost_tokens, empty_rows(rows, sequences, self._embedder.tokenizer)
+        lost, tokenizer = sequences.row_lost_tokens, self._embedder.tokenizer
         if self._kind == ".jsonl" and not self._embedder.options.layers:
             answers = list(zip(vectors, lost.tolist(), strict=True))
-            written = []
+            empty, written = empty_rows(rows, sequences, tokenizer), []
             for where, (_, tokens), line in lines(rows, answers, _json_line, report):
                 account.read(where, tokens, empty)
                 written.append(line)
             return "".join(written).encode()
-        for (where, _), tokens in zip(rows, lost.tolist(), strict=True):
-            account.read(where, tokens, empty)
+        account.read_all(rows, sequences, tokenizer)
         if self._embedder.options.layers:
             places = part.places()
             return "".join(

@@ -10,6 +10,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import say, warn
+from bertsmith.inference.parts.part import Account
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.benchmarks.benchmark import Benchmark, benchmarks
 from bertsmith.tasks.benchmarks.glue import Predictions, add_to_submission
@@ -94,10 +95,14 @@ def _answers(predictor: Predictor, benchmark: Benchmark, part: str, path: Path) 
     predictor = predictor.with_columns(columns)
     ids: list[str] = []
     answers: list[str | float] = []
+    account = Account()
     rows = read_rows(path, columns, reader=predictor.reader)
     while some := list(itertools.islice(rows, _ROWS_AT_ONCE)):
         ids += [str(row[columns.id]) for _, row in some if not isinstance(row, str)]
-        answers += [each["number"] if "number" in each else each["label"] for each in predictor.predict(some)[0]]
+        predictions, sequences = predictor.predict(some)
+        answers += [each["number"] if "number" in each else each["label"] for each in predictions]
+        account.read_all(some, sequences, predictor.tokenizer)
+    account.warn_of_empty()
     return Predictions(ids, answers)
 
 

@@ -17,7 +17,7 @@ from bertsmith.base.files import StrPath
 from bertsmith.base.log import log_choice, say, warn
 from bertsmith.inference.backends.model import count_of, ready_model
 from bertsmith.tasks.embedding.folders import read_max_length, read_sentence_config
-from bertsmith.tasks.examples import empty_in_words
+from bertsmith.tasks.examples import all_empty_in_words
 from bertsmith.tasks.kinds.likelihood import Likelihood
 from bertsmith.tasks.kinds.masked_words import MaskedWords
 from bertsmith.tasks.reading.bad_rows import SkippedRows
@@ -104,9 +104,9 @@ class Predictor:
         one gives a list of one.
 
         Rows of like lengths go through the model together, without padding. Says how much was cut, and warns of rows
-        without a token that the model knows. Raises BertsmithError that names a row without text, one with two texts
-        where the model takes one, and one without a [MASK] where one is needed; and for what is no list of rows, such
-        as a table of pandas.
+        with a text without a token that the model knows. Raises BertsmithError that names a row without text, one with
+        two texts where the model takes one, and one without a [MASK] where one is needed; and for what is no list of
+        rows, such as a table of pandas.
         """
         named = list(named_rows([rows] if isinstance(rows, str | Mapping) else rows))
         predictions, sequences = self.predict(named)
@@ -248,9 +248,9 @@ class Predictor:
 
 
 def warn_of_nothing_read(sequences: Sequences, named: Sequence[tuple[str, Row | str]], tokenizer: Tokenizer) -> None:
-    """Counts and names rows that were answered, and have no token that the model knows."""
-    for words in empty_in_words(sequences, [name for name, _ in named], tokenizer.special):
-        warn(f"{words}: their answers say nothing of them")
+    """Counts and names rows that were answered, with a text without a token that the model knows."""
+    for words in all_empty_in_words(sequences, [name for name, _ in named], tokenizer.special):
+        warn(words)
 
 
 def load_predictor(folder: StrPath, device: str = "auto", *, likelihood: bool = False, **options: Any) -> Predictor:

@@ -11,13 +11,13 @@ from typing import Any
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import counted, say, warn
+from bertsmith.base.log import say, warn
 from bertsmith.tasks.reading.bad_rows import BadRow, SkippedRows, check_list, pass_over, raise_at_once
 from bertsmith.tasks.reading.files import is_pipe, name_of
 from bertsmith.tasks.reading.overlap import text_key
 from bertsmith.tasks.reading.parts import Parts, hold_out, read_parts, warn_of_copies, warn_of_groups
 from bertsmith.tasks.reading.records import Columns, Record, Source, unused_columns
-from bertsmith.tasks.sequences import Sequences
+from bertsmith.tasks.sequences import Sequences, empty_in_words
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Examples, Task
 from bertsmith.tokens.special_ids import SpecialIds
@@ -106,18 +106,20 @@ def read_records(kind: type[Task], sources: Mapping[str, Source], settings: Fine
 
 
 def warn_of_empty(examples: Examples, special: SpecialIds) -> None:
-    """Counts and names rows of which the model reads no token that it knows (`Sequences.empty_rows`)."""
-    names = [record.where for record in examples.records]
-    for each in empty_in_words(examples.sequences, names, special, f"{examples.part} row".strip()):
+    """Counts and names rows with a text of which the model reads no token that it knows (`Sequences.empty_rows`)."""
+    names, labelled = [record.where for record in examples.records], f"{examples.part} rows".strip()
+    for each in all_empty_in_words(examples.sequences, names, special, labelled):
         warn(each, of_all_ranks=True)
 
 
-def empty_in_words(sequences: Sequences, names: Sequence[str], special: SpecialIds, what: str = "row") -> list[str]:
-    """The same in words, of records with these names. what: the word for one of them."""
+def all_empty_in_words(
+    sequences: Sequences, names: Sequence[str], special: SpecialIds, labelled: str = ""
+) -> list[str]:
+    """Each kind of `Sequences.empty_rows` that there is, of records with these names; as of `empty_in_words`."""
     found = sequences.empty_rows(special) if names else {}
     return [
-        f"{len(rows):,} of {counted(len(names), what)} {why}, such as {names[rows[0]]}"
-        for why, rows in found.items()
+        empty_in_words(what, len(rows), len(names), names[rows[0]], labelled)
+        for what, rows in found.items()
         if len(rows)
     ]
 

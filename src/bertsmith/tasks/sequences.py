@@ -49,8 +49,8 @@ class Fit:
 
 
 USUAL = Fit()
-_NO_TOKEN = "have a text without any token"
-_UNKNOWN = "hold nothing that the vocabulary knows ([UNK] alone)"
+_NO_TOKEN = "a text without any token"
+_UNKNOWN = "a text of which the vocabulary has nothing ([UNK] alone)"
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,17 @@ class Sequences:
 
     def empty_rows(self, special: SpecialIds) -> dict[str, Ints]:
         """The records, ascending, with a text of which the normaliser leaves nothing, such as one of control characters
-        alone, and those of which the vocabulary knows nothing, such as emoji alone; each kind by what it is in words.
-        """
+        alone, and the others with one of which the vocabulary has nothing, such as emoji alone; each kind by what such
+        a text is in words. Both texts of a pair count; of one that is read in windows, all of them together."""
         empty = (self.first_segments == 2) | (self.lengths == self.first_segments + 1)
         known = ~np.isin(np.concatenate(self.ids), (special.cls, special.sep, special.unknown))
-        counts = np.add.reduceat(known, np.cumsum([0, *self.lengths[:-1]]), dtype=np.int64)
-        unknown, without = np.flatnonzero(np.bincount(self.rows, counts) == 0), np.unique(self.rows[empty])
-        return {_NO_TOKEN: without, _UNKNOWN: np.setdiff1d(unknown, without)}
+        before, ends = np.concatenate(([0], np.cumsum(known))), np.cumsum(self.lengths)
+        middles = ends - self.lengths + self.first_segments
+        counts = np.stack((before[middles] - before[ends - self.lengths], before[ends] - before[middles]), axis=1)
+        counts[self.lengths == self.first_segments, 1] = 1  # where there is no second text, none is unknown
+        unknown = (np.add.reduceat(counts, self.text_starts) == 0).any(axis=1)
+        without = np.unique(self.rows[empty])
+        return {_NO_TOKEN: without, _UNKNOWN: np.setdiff1d(self.rows[self.text_starts][unknown], without)}
 
     @property
     def truncated(self) -> Truncated:
@@ -189,6 +193,13 @@ class Inputs:
     unit: Tensor
     units: int
     texts: BatchTexts | None = None
+
+
+def empty_in_words(what: str, count: int, rows: int, first: str, labelled: str = "") -> str:
+    """How many of so many rows are of a kind of `Sequences.empty_rows`. first: the name of the first one. labelled:
+    what labelled rows are called; others were answered."""
+    found = f"{labelled or 'rows'} with {what}: {count:,} of {rows:,}, such as {first}"
+    return found if labelled else f"{found}; the answer says nothing of such a text"
 
 
 def load_tokenizer(folder: Path, config: BertConfig) -> Tokenizer:

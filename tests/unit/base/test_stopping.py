@@ -46,12 +46,22 @@ def test_a_signal_is_noted_and_answered(number: int, said: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_work_that_does_not_look_for_signals_is_interrupted_once(number: int) -> None:
-    with stop_on_signals(at_once=True) as stop:
+def test_work_that_does_not_look_for_signals_is_interrupted_once(number: int, said: pytest.LogCaptureFixture) -> None:
+    with stop_on_signals("it stops", at_once=True) as stop:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
         signal.raise_signal(signal.SIGTERM)  # as the work is cleaned up
     assert stop.interrupted == (number == signal.SIGINT)
+    assert said.messages == [f"warning: {signal.Signals(number).name} received: it stops"]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_work_that_is_as_good_as_done_ends_as_usual(at_once: bool, said: pytest.LogCaptureFixture) -> None:
+    with stop_on_signals("it stops", at_once) as stop:
+        stop.end_as_usual("all is written")
+        for _ in range(3):
+            signal.raise_signal(signal.SIGINT)
+    assert said.messages == ["warning: SIGINT received: all is written"]
 
 
 def test_a_signal_that_comes_again_is_answered_once(said: pytest.LogCaptureFixture) -> None:

@@ -22,10 +22,10 @@ def test_a_call_from_python_warns_of_rows_of_which_nothing_is_read(kind, model, 
     assert len(call([])) == 0
     assert not warnings(caplog)
     assert len(call(["word1", "\U0001f600", {"text": NOTHING}, "\u4e2d"])) == 4
-    end = ": their answers say nothing of them"
+    end = "; the answer says nothing of such a text"
     assert warnings(caplog) == [
-        f"warning: 1 of 4 rows have a text without any token, such as row 3{end}",
-        f"warning: 2 of 4 rows hold nothing that the vocabulary knows ([UNK] alone), such as row 2{end}",
+        f"warning: rows with a text without any token: 1 of 4, such as row 3{end}",
+        f"warning: rows with a text of which the vocabulary has nothing ([UNK] alone): 2 of 4, such as row 2{end}",
     ]
 
 
@@ -35,4 +35,5 @@ def test_a_row_from_a_prompt_is_warned_of(model, monkeypatch, capsys):
         "sys.stdin", type("Lines", (), {"isatty": lambda _: False, "readline": lambda _: next(lines)})()
     )
     assert main(["predict", str(model), "--likelihood", "--interactive", "--device", "cpu"]) == 0
-    assert "1 of 1 row hold nothing that the vocabulary knows ([UNK] alone), such as row 1" in capsys.readouterr().err
+    said = "rows with a text of which the vocabulary has nothing ([UNK] alone): 1 of 1, such as row 1"
+    assert said in capsys.readouterr().err

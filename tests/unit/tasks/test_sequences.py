@@ -21,6 +21,30 @@ def record(a, b=None):
     return Record(a, b, None, "row 1")
 
 
+def test_each_text_without_a_known_token_is_found():
+    """Of a pair and of several texts each counts; of one that is read in windows, all of these together."""
+    a, unknown = "a b", "\U0001f600 \U0001f601"
+
+    def found(records, overlap=None):
+        several = isinstance(records[0], list)
+        made = (
+            encode_several(records, TOKENIZER, 9, overlap) if several else encode(records, TOKENIZER, 9, Fit(overlap))
+        )
+        return {what.split()[2]: rows.tolist() for what, rows in made.empty_rows(TOKENIZER.special).items()}
+
+    pairs = [(a, None), (unknown, None), (a, unknown), (unknown, a), (a, "\x01"), (unknown, "\x01"), (a, a)]
+    assert found([record(*each) for each in pairs]) == {"without": [4, 5], "of": [1, 2, 3]}
+    assert found([[record(a), record(unknown)], [record(a)], [record("\x01"), record(a)]]) == {
+        "without": [2],
+        "of": [0],
+    }
+    long = f"{unknown} " * 10
+    for overlap in (None, 2):
+        wanted = {"without": [], "of": [1, 2] if overlap else [0, 1, 2]}
+        assert found([record(f"{long} a"), record(long), record(a, long)], overlap) == wanted
+    assert found([record(f"{long} a", "b"), record("b", f"a {long}")], 2) == {"without": [], "of": []}
+
+
 def popped(a, b, room):
     """Google's way: one piece after the other off the end of the longer text, off b where both are equal."""
     a, b = list(a), list(b)

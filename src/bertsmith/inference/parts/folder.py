@@ -25,6 +25,7 @@ from bertsmith.inference.parts.part import Account, Answered
 from bertsmith.tasks.reading.bad_rows import line_of
 
 _MADE_FROM = "made_from.json"
+_JOINED = "joined"
 _COPIED_AT_ONCE = 1 << 20
 _CHECKED = ("bytes", "sha256")
 """Of a part, beside its account."""
@@ -67,7 +68,7 @@ class PartsFolder:
             try:
                 yield finished
             except BaseException:
-                if self.path.is_dir() and not self.finished_parts():
+                if not self.finished_parts():
                     self.remove()
                 raise
 
@@ -141,15 +142,18 @@ class PartsFolder:
                 fix = "give the same command with --resume, which does this part again"
                 raise BertsmithError(f"this finished part is damaged: {damage}", self._file(number, "part"), fix)
 
-    def joined(self, parts: int, join: Callable[[BinaryIO, Sequence[Path]], object]) -> None:
-        """Joins so many parts into the file, whole or not at all. What a kill leaves of it goes with this folder.
+    def join(self, parts: int, join: Callable[[BinaryIO, Sequence[Path]], object]) -> None:
+        """Joins so many parts into a file in this folder, which a kill leaves there. Raises BertsmithError where the
+        disk refuses."""
+        payloads = [self._file(number, "part") for number in range(parts)]
+        files.write_whole(self.path / _JOINED, lambda file: join(file, payloads))
 
-        Raises BertsmithError where the disk refuses."""
-        aside, payloads = self.path / "joined", [self._file(number, "part") for number in range(parts)]
+    def put_in_place(self) -> None:
+        """Makes what was joined the file, and removes the parts. Raises BertsmithError where the disk refuses."""
         with files.disk_errors(self.out):
-            files.write_whole(aside, lambda file: join(file, payloads))
-            os.replace(aside, self.out)
+            os.replace(self.path / _JOINED, self.out)
             files.sync(self.out.parent)
+        self.remove()
 
     def write_bad(self, parts: int) -> None:
         """Writes the rows that cannot be used of so many parts into one file."""
@@ -157,8 +161,9 @@ class PartsFolder:
         files.write_whole(self.bad, lambda file: copy_files([each for each in found if each.is_file()], file))
 
     def remove(self) -> None:
-        """Removes the folder, when its parts were joined or are of no use to anybody."""
-        files.remove_folder(self.path)
+        """Removes the folder if it is there, when its parts were joined or are of no use to anybody."""
+        if self.path.is_dir():
+            files.remove_folder(self.path)
 
     def _file(self, number: int, suffix: str) -> Path:
         return self.path / f"{number:08d}.{suffix}"

@@ -13,7 +13,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import counted, warn
 from bertsmith.tasks.reading.bad_rows import SHOWN, BadRow, Report, in_words, raise_at_once
 from bertsmith.tasks.reading.records import Columns, Row, RowReader, has_lone_surrogate, no_characters
-from bertsmith.tasks.sequences import Sequences
+from bertsmith.tasks.sequences import Sequences, empty_in_words
 from bertsmith.tasks.task import NotFiniteError
 from bertsmith.tokens.tokenizer import Tokenizer
 
@@ -43,24 +43,30 @@ class Part:
 class Account:
     """What became of rows. rows: answered. truncated_rows, truncated_tokens: how many of them the model read in part,
     and how many of their tokens it did not. skipped: left out because they cannot be used. first_skipped: the first of
-    those, in words. empty: in words what is wrong with rows that were answered and hold no token that the model knows,
-    each with how many they are and the name of the first. header: the line that a table begins with."""
+    those, in words. empty_texts: kinds of `Sequences.empty_rows`, each with how many rows that were answered have such
+    a text, and the name of the first. header: the line that a table begins with."""
 
     rows: int = 0
     truncated_rows: int = 0
     truncated_tokens: int = 0
     skipped: int = 0
     first_skipped: list[str] = field(default_factory=list)
-    empty: dict[str, list[Any]] = field(default_factory=dict)
+    empty_texts: dict[str, list[Any]] = field(default_factory=dict)
     header: str = ""
 
     def read(self, where: str, lost_tokens: int, empty: Mapping[str, str]) -> None:
         """Counts a row that was answered, and what of it the model did not read. empty: of `empty_rows`."""
         self.rows += 1
         if where in empty:
-            self.empty.setdefault(empty[where], [0, where])[0] += 1
+            self.empty_texts.setdefault(empty[where], [0, where])[0] += 1
         self.truncated_rows += lost_tokens > 0
         self.truncated_tokens += lost_tokens
+
+    def read_all(self, rows: list[Named], sequences: Sequences, tokenizer: Tokenizer) -> None:
+        """Counts rows that were all answered."""
+        empty = empty_rows(rows, sequences, tokenizer)
+        for (where, _), tokens in zip(rows, sequences.row_lost_tokens.tolist(), strict=True):
+            self.read(where, tokens, empty)
 
     def skip(self, error: BertsmithError) -> None:
         """Counts a row that was left out."""
@@ -75,9 +81,9 @@ class Account:
         return f"{cut if self.truncated_rows else ''}{left if self.skipped else ''}"
 
     def warn_of_empty(self) -> None:
-        """Says how many answers are of rows without a token that the model knows."""
-        for what, (count, first) in self.empty.items():
-            warn(f"{count:,} of {counted(self.rows, 'row')} {what}, such as {first}: their answers say nothing of them")
+        """Says how many answers are of rows with a text of which the model read no token that it knows."""
+        for what, (count, first) in self.empty_texts.items():
+            warn(empty_in_words(what, count, self.rows, first))
 
     def add(self, other: Account) -> None:
         """Adds that of a later part. Raises BertsmithError where its table has another header."""
@@ -87,8 +93,8 @@ class Account:
         for name in ("rows", "truncated_rows", "truncated_tokens", "skipped"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.first_skipped += other.first_skipped[: SHOWN - len(self.first_skipped)]
-        for what, (count, first) in other.empty.items():
-            self.empty.setdefault(what, [0, first])[0] += count
+        for what, (count, first) in other.empty_texts.items():
+            self.empty_texts.setdefault(what, [0, first])[0] += count
         self.header = self.header or other.header
 
     def to_json(self) -> dict[str, Any]:
@@ -185,8 +191,8 @@ def is_row(row: Named | BadRow) -> TypeGuard[Named]:
 
 
 def empty_rows(rows: list[Named], sequences: Sequences, tokenizer: Tokenizer) -> dict[str, str]:
-    """What is wrong with rows of which the model reads no token that it knows, by their names."""
-    found = sequences.empty_rows(tokenizer.special)
+    """The kind of `Sequences.empty_rows` of each row that is of one, by its name."""
+    found = sequences.empty_rows(tokenizer.special) if rows else {}
     return {rows[row][0]: what for what, numbers in found.items() for row in numbers}
 
 

@@ -15,7 +15,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError, TypeChecked
 from bertsmith.base.locks import LOCK_FILE
 from bertsmith.base.log import Progress, counted, say, warn
-from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
+from bertsmith.base.stopping import StoppedAfterSaving, StopSignal, stop_on_signals
 from bertsmith.base.versions import version_of
 from bertsmith.inference.parts.folder import Join, PartsFolder
 from bertsmith.inference.parts.part import Account, OnError, Part
@@ -121,7 +121,8 @@ def answer_rows(job: Job, source: str | Path, out: str | Path, options: RowOptio
     """Answers the rows of a file, or of standard input ("-"), into a file or to standard output ("-").
 
     Finished parts stay where a row, a worker, the disk or a signal ends the work, and `resume` continues from them.
-    Raises BertsmithError, and where a file is written StoppedAfterSaving at a signal, with what is kept.
+    Raises BertsmithError, and where a file is written StoppedAfterSaving at a signal, with what is kept; a signal that
+    comes once the file is complete changes nothing.
     """
     options.check(source, out)
     options = replace(options, part_rows=options.part_rows or job.part_rows)
@@ -130,7 +131,7 @@ def answer_rows(job: Job, source: str | Path, out: str | Path, options: RowOptio
         if str(out) != "-":
             with stop_on_signals(_SIGNALLED, at_once=True) as stop:
                 try:
-                    done = _into_file(job, source, Path(out), options, progress)
+                    done = _into_file(job, source, Path(out), options, progress, stop)
                 except KeyboardInterrupt:
                     kept = _kept(PartsFolder(Path(out)), source) or "nothing is kept of this work"
                     raise StoppedAfterSaving(f"stopped; {kept}", stop.interrupted) from None
@@ -144,7 +145,9 @@ def answer_rows(job: Job, source: str | Path, out: str | Path, options: RowOptio
     return done
 
 
-def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, progress: Progress) -> Account:
+def _into_file(
+    job: Job, source: str | Path, out: Path, options: RowOptions, progress: Progress, stop: StopSignal
+) -> Account:
     folder = PartsFolder(out)
     if folder.out != out:
         say(f"{out} is a link: the file that it leads to is written, {folder.out}")
@@ -167,13 +170,8 @@ def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, pro
                     if finished
                     else "no finished parts are there: beginning anew"
                 )
-            with _telling_kept(folder, source):
-                try:
-                    done, parts = _answered(workers, source, options, finished, progress)
-                except BaseException:
-                    if is_pipe(source):  # what came through it cannot be read again
-                        folder.remove()
-                    raise
+            with _keeping(folder, source, workers):
+                done, parts = _answered(workers, source, options, finished, progress)
                 if not done.rows:
                     folder.remove()
                 _check_some(done, source, workers.reader)
@@ -182,8 +180,9 @@ def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, pro
                     folder.write_bad(parts)
                 else:
                     folder.bad.unlink(missing_ok=True)
-                folder.joined(parts, lambda file, payloads: job.join(file, payloads, done))
-                folder.remove()
+                folder.join(parts, lambda file, payloads: job.join(file, payloads, done))
+                stop.end_as_usual(f"{folder.out} is complete, and the work ends as usual")
+                folder.put_in_place()
     if done.skipped:
         warn(
             listed(
@@ -238,13 +237,17 @@ def _refuse_left_out(finished: Mapping[int, Account]) -> None:
 
 
 @contextmanager
-def _telling_kept(folder: PartsFolder, source: str | Path) -> Iterator[None]:
-    """Says what is kept where an error ends the block; one about the parts themselves says what to do with them."""
+def _keeping(folder: PartsFolder, source: str | Path, workers: Workers) -> Iterator[None]:
+    """Says what is kept where an error ends the block; one about the parts themselves says what to do with them. Of
+    what came through a pipe, which cannot be read again, nothing is kept."""
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
+        workers.end()  # before parts are removed or counted
+        if is_pipe(source):
+            folder.remove()
         of_parts = isinstance(error, BertsmithError) and error.where == str(folder.path)
-        if not of_parts and (kept := _kept(folder, source)):
+        if isinstance(error, Exception) and not of_parts and (kept := _kept(folder, source)):
             say(kept)
         raise
 

@@ -58,6 +58,10 @@ class Workers(Protocol):
         """
         ...
 
+    def end(self) -> None:
+        """Drops the parts under way: no more are written."""
+        ...
+
 
 class Here:
     """This process."""
@@ -73,6 +77,9 @@ class Here:
             self._folder.write(part.number, answered)
             return_freed_memory()
             yield part.number, answered.account
+
+    def end(self) -> None:
+        """Nothing is under way here when `run` has ended."""
 
 
 @dataclass
@@ -122,6 +129,9 @@ class Processes:
         if failed:
             raise failed[1]
 
+    def end(self) -> None:
+        _end(self._workers)
+
     def _after_all(self) -> int:
         """A number behind that of every part which is under way."""
         return 1 + max((worker.part for worker in self._workers if worker.part is not None), default=-1)
@@ -148,13 +158,21 @@ def processes(load: Load, devices: list[str], folder: PartsFolder, on_error: OnE
                 raise each
         yield Processes(workers, said[0])
     finally:
+        _end(workers)
+
+
+def _end(workers: list[_Worker]) -> None:
+    try:
         for worker in workers:
             worker.pipe.close()  # which ends one that waits
-        for worker in workers:
             if worker.part is not None:
                 worker.process.kill()
+        for worker in workers:
             worker.process.join(_LEAVE_SECONDS)
+    finally:  # at another Ctrl-C too: at its exit, Python would wait for those that are left
+        for worker in workers:
             worker.process.kill()
+        for worker in workers:
             worker.process.join()
 
 
@@ -191,7 +209,7 @@ def _died(worker: _Worker) -> BertsmithError:
     code = worker.process.exitcode
     how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with status {code}"
     what = f"{worker.name} (process {worker.process.pid}) {how}"
-    fix = "it may have run out of memory: use fewer workers; finished parts are kept, --resume continues from there"
+    fix = "it may have run out of memory: use fewer workers"
     return BertsmithError(what, f"part {worker.part}" if worker.part is not None else "while it loaded the model", fix)
 
 

@@ -24,8 +24,8 @@ _SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 @dataclass
 class Account:
     """What is known of a request, for the log and the counts; nothing of its texts. route: "" where there is none.
-    truncated: rows that lost tokens. empty: rows without a token that the model knows. long: whether what is made of it
-    next, texts or answer, takes a while."""
+    truncated: rows that lost tokens. empty: rows with a text of which the model knows nothing. long: whether what is
+    made of it next, texts or answer, takes a while."""
 
     method: str
     route: str = ""
@@ -59,7 +59,7 @@ class Metrics:
         self._rows = counter("bertsmith_rows", "Rows that were answered.", by_model)
         self._tokens = counter("bertsmith_tokens", "Tokens of these rows.", by_model)
         self._truncated = counter("bertsmith_truncated_rows", "Rows that lost tokens.", by_model)
-        self._empty = counter("bertsmith_empty_rows", "Rows without a token that the model knows.", by_model)
+        self._empty = counter("bertsmith_empty_rows", "Rows with a text of which the model knows nothing.", by_model)
         self._batch_tokens = histogram("bertsmith_batch_tokens", "Tokens of a batch.", by_model, buckets=_TOKENS)
         self._batch_sequences = histogram(
             "bertsmith_batch_sequences", "Sequences of a batch.", by_model, buckets=_SEQUENCES

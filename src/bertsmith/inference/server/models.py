@@ -60,8 +60,8 @@ class Cut:
 
 @dataclass(frozen=True)
 class Encoded:
-    """The rows of a request. records: [N]; none of a model that gives vectors. empty: the rows, from 1, of which the
-    model reads no token that it knows."""
+    """The rows of a request. records: [N]; none of a model that gives vectors. empty: the rows, from 1, with a
+    text of which the model reads no token that it knows."""
 
     records: Sequence[Record]
     sequences: Sequences
