@@ -233,7 +233,7 @@ def test_a_folder_that_is_removed_while_the_run_trains_is_made_anew_and_the_run_
         "metrics.jsonl was removed or renamed while the run writes it; it is there again, with all that it held"
         in said.text
     )
-    assert ("run.json was removed or renamed while the run trains" in said.text) == (gone == "folder")
+    assert ("run.json was removed, renamed or damaged while the run trains" in said.text) == (gone == "folder")
     resumed = pretrain(SAVING, corpus(), folder, resume=True)
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
@@ -262,34 +262,62 @@ def test_metrics_that_an_editor_replaces_are_written_on_and_what_it_wrote_is_kep
     assert figures(resumed) == figures(unbroken)
 
 
-@pytest.mark.parametrize("theirs", ["same", "other"])
+@pytest.mark.parametrize("theirs", ["training", "other", "same"])
 def test_a_folder_that_another_run_has_taken_meanwhile_is_left_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture, theirs: str
+    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture, theirs: str
 ) -> None:
     """The folder was moved away while the run trained, and another process trains in its place; or it did, another
-    run, and has ended."""
+    run or the same command once more, and has ended."""
     folder = tmp_path / "run"
     ends = ExitStack()
 
     def take() -> None:
         os.rename(folder, tmp_path / "moved")
-        if theirs == "same":
+        if theirs == "training":
             ends.enter_context(holder(folder))
             shutil.copy(tmp_path / "moved" / "run.json", folder)
-        else:
+        elif theirs == "other":
             folder.mkdir()
             (folder / "run.json").write_text('{"recipe.seed": 99}')
-        (folder / "metrics.jsonl").write_text("theirs\n")
+        else:
+            shutil.copytree(stopped, folder)
+        for name in ("metrics.jsonl", "events.jsonl"):
+            (folder / name).write_text("theirs\nas they write")
+        before.extend(listed(folder))
 
+    before: list[str] = []
     with ends, monkeypatch.context() as patch:
         changed_at_step_4(patch, take)
-        why = "another process is training in this folder" if theirs == "same" else "this folder is another run's now"
-        with pytest.raises(BertsmithError, match=why):
+        taken = "another process is training in this folder"
+        with pytest.raises(BertsmithError, match=taken if theirs == "training" else "this folder is another run's now"):
             pretrain(SAVING, corpus(), folder)
-        assert (folder / "metrics.jsonl").read_text() == "theirs\n"
-        assert not [each.name for each in folder.iterdir() if each.is_dir()], "neither checkpoints nor a model"
+        for name in ("metrics.jsonl", "events.jsonl"):
+            assert (folder / name).read_text() == "theirs\nas they write"
+        assert listed(folder) == before, "neither checkpoints nor a model"
     assert "step-00000006 could not be written: " in said.text
+    assert "lines could not be written to" in said.text
     assert names(tmp_path / "moved") == ["step-00000003"]
+
+
+def listed(folder: Path) -> list[str]:
+    return sorted(str(each.relative_to(folder)) for each in folder.rglob("*"))
+
+
+def test_a_folder_whose_oldest_files_are_deleted_while_the_run_trains_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture
+) -> None:
+    """As where a shared disk is cleared of what is old."""
+    folder = tmp_path / "run"
+
+    def clear() -> None:
+        for name in ("run.json", ".lock"):
+            (folder / name).unlink()
+
+    with monkeypatch.context() as patch:
+        changed_at_step_4(patch, clear)
+        assert pretrain(SAVING, corpus(), folder).is_finished()
+    assert "run.json was removed, renamed or damaged while the run trains; it is there again" in said.text
+    assert json.loads((folder / "run.json").read_text(encoding="utf-8"))["begun_on"]["start"]
 
 
 def test_what_is_in_the_way_of_the_model_is_told_before_the_run_goes_on(
