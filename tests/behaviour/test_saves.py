@@ -299,6 +299,20 @@ def test_a_folder_that_another_run_has_taken_meanwhile_is_left_to_it(
     assert names(tmp_path / "moved") == ["step-00000003"]
 
 
+def test_a_file_in_place_of_the_run_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+
+    def replace_by_a_file() -> None:
+        os.rename(folder, tmp_path / "moved")
+        folder.write_text("mine")
+
+    with monkeypatch.context() as patch:
+        changed_at_step_4(patch, replace_by_a_file)
+        with pytest.raises(BertsmithError, match="a file is in the way of this folder"):
+            pretrain(SAVING, corpus(), folder)
+    assert folder.read_text() == "mine"
+
+
 def listed(folder: Path) -> list[str]:
     return sorted(str(each.relative_to(folder)) for each in folder.rglob("*"))
 
