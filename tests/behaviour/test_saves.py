@@ -334,13 +334,14 @@ def test_a_folder_whose_oldest_files_are_deleted_while_the_run_trains_is_its_own
     assert json.loads((folder / "run.json").read_text(encoding="utf-8"))["begun_on"]["start"]
 
 
+@pytest.mark.parametrize("name", ["model", "best"])
 def test_what_is_in_the_way_of_the_model_is_told_before_the_run_goes_on(
-    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(stopped, folder)
-    (folder / "model").mkdir()
-    (folder / "model" / "notes").write_text("mine", encoding="utf-8")
+    (folder / name).mkdir()
+    (folder / name / "notes").write_text("mine", encoding="utf-8")
     monkeypatch.setattr(Trainer, "run", None)
     with pytest.raises(BertsmithError, match="is there already and is not a model folder"):
         pretrain(SAVING, corpus(), folder, resume=True)

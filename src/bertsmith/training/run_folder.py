@@ -264,9 +264,12 @@ def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
     """Marks a folder as the run's, no longer stopped, and removes what came after `position`.
 
     What a killed run left half written is removed, and what it was about to replace is put back. Raises BertsmithError
-    where the finished model could not be written in the end, because something else is there.
+    where the finished model, or the best of pre-training, could not be written in the end, because something else is
+    there.
     """
     check_replaceable(folder / MODEL_FOLDER)
+    if TASK not in facts.identity:
+        check_replaceable(folder / BEST_FOLDER)
     begun_on = {**facts.started_on, **({START: facts.guard.start} if facts.guard else {})}
     guard = facts.guard or Guard(folder, "")
     guard.claim({**facts.identity, STARTED_ON: begun_on}, facts.recipe)
