@@ -369,33 +369,3 @@ def test_devices_and_pipes_are_refused_and_stay(tmp_path: Path) -> None:
                 write(path)
     assert Path("/dev/null").is_char_device()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
-
-
-@pytest.mark.parametrize("change", ["removed", "replaced", "its folder is a file"])
-def test_an_open_file_that_is_not_at_its_place_any_more_is_known(tmp_path: Path, change: str) -> None:
-    path = tmp_path / "folder" / "file"
-    path.parent.mkdir()
-    with files.open_to_append(path) as file:
-        assert files.is_at(file, path)
-        path.unlink()
-        if change == "replaced":
-            other = tmp_path / "other"
-            other.touch()
-            other.rename(path)
-        elif change == "its folder is a file":
-            path.parent.rmdir()
-            path.parent.touch()
-        assert not files.is_at(file, path)
-
-
-def test_an_open_file_that_its_server_knows_no_more_is_not_at_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: int) -> None:
-        raise OSError(errno.ESTALE, "Stale file handle")
-
-    with files.open_to_append(tmp_path / "file") as file:
-        with monkeypatch.context() as stale:
-            stale.setattr(files.os, "fstat", refuse)
-            there = files.is_at(file, tmp_path / "file")
-        assert not there
