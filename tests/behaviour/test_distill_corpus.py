@@ -205,6 +205,7 @@ def test_a_run_without_a_teacher_has_none_of_it(tmp_path: Path, said: pytest.Log
     assert "there is no teacher, so the recipe's fields of distillation have no effect" in said.text
     assert weights(plain) == weights(other)
     known = [json.loads((run.folder / "run.json").read_text(encoding="utf-8")) for run in (plain, other)]
+    assert known[0]["begun_on"].pop("start") != known[1]["begun_on"].pop("start")
     assert known[0] == known[1]
     assert not [name for name in known[0] if "distillation" in name]
 

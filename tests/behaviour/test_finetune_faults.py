@@ -17,8 +17,10 @@ import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.finetuning.folds import FoldScores
 from bertsmith.tasks.kinds.classify import Classify
 from bertsmith.tasks.reading.records import Columns
+from bertsmith.tasks.task import Floats
 from bertsmith.training.checkpoints import saver
 from bertsmith.training.run_folder import Run
 from made_rows import QUICK, rows
@@ -74,6 +76,37 @@ def test_several_processes_are_refused(model: Path, tmp_path: Path, monkeypatch:
     with pytest.raises(BertsmithError, match="one of 2 processes"):
         bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=SETTINGS)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_scores_of_folds_are_kept_where_the_run_folder_is_moved_away_and_leave_those_of_another_run(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    """taken: by another run, which has such scores too."""
+    folder, moved = tmp_path / "run", tmp_path / "moved"
+    theirs = folder / "folds" / "fold-1.npy"
+    keep = FoldScores.keep
+
+    def move_and_keep(self: FoldScores, part: str, scores: Floats) -> None:
+        if part.startswith("fold") and not moved.exists():
+            folder.rename(moved)
+            if taken:
+                theirs.parent.mkdir(parents=True)
+                theirs.write_text("theirs")
+                (folder / "run.json").write_text('{"task": "classify"}')
+        keep(self, part, scores)
+
+    monkeypatch.setattr(FoldScores, "keep", move_and_keep)
+    settings = replace(SETTINGS, seeds=1, epochs=1, folds=2, report=True)
+    if not taken:
+        found = bertsmith.finetune("classify", model, TRAIN, DEV, folder, settings=settings)
+        assert (folder / "report" / "folds").is_dir()
+        assert found.scores
+        return
+    with pytest.raises(BertsmithError, match="this folder is another run's now"):
+        bertsmith.finetune("classify", model, TRAIN, DEV, folder, settings=settings)
+    assert theirs.read_text() == "theirs"
+    assert sorted(each.name for each in folder.iterdir()) == ["folds", "run.json"]
 
 
 def test_unused_columns_and_three_rows_are_shown(model: Path, said: pytest.LogCaptureFixture) -> None:

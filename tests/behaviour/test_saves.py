@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +19,6 @@ from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.pretrain import Run, pretrain
 from made_checkpoints import DAMAGES, STATE, flip
-from made_locks import holder
 from made_runs import corpus, figures, small_corpus, small_recipe, stopped_after, weights
 
 LENGTH = {"phase1__steps": 9, "phase1__global_batch": 24, "phase2__steps": 4, "log_every": 2, "evaluate_every": 5}
@@ -206,99 +203,14 @@ def resumed_command(folder: Path, capfd: pytest.CaptureFixture[str]) -> tuple[in
     return status, capfd.readouterr().err
 
 
-def changed_at_step_4(patch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
-    """Has something happen to a run's folder after its fourth step, when the save of the third is on the disk."""
-    advance = Trainer._advance
-
-    def advanced(trainer: Trainer, step: Step) -> None:
-        advance(trainer, step)
-        if trainer.position.step == 4:
-            assert trainer.saver._thread is not None
-            trainer.saver._thread.join()
-            change()
-
-    patch.setattr(Trainer, "_advance", advanced)
-
-
-@pytest.mark.parametrize("gone", ["folder", "metrics.jsonl"])
-def test_a_folder_that_is_removed_while_the_run_trains_is_made_anew_and_the_run_can_be_resumed(
-    unbroken: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture, gone: str
-) -> None:
-    folder = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        gone_now = folder if gone == "folder" else folder / gone
-        changed_at_step_4(patch, lambda: os.rename(gone_now, tmp_path / "elsewhere"))
-        stopped_after(8, patch, SAVING, folder)
-    assert (
-        "metrics.jsonl was removed or renamed while the run writes it; it is there again, with all that it held"
-        in said.text
-    )
-    assert ("run.json was removed or renamed while the run trains" in said.text) == (gone == "folder")
-    resumed = pretrain(SAVING, corpus(), folder, resume=True)
-    assert figures(resumed) == figures(unbroken)
-    assert weights(resumed) == weights(unbroken)
-
-
-def test_metrics_that_an_editor_replaces_are_written_on_and_what_it_wrote_is_kept(
-    unbroken: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture
-) -> None:
-    """As `sed -i` and most editors save."""
-    folder = tmp_path / "run"
-    metrics = folder / "metrics.jsonl"
-
-    def edit() -> None:
-        (folder / "edited").write_text(f"a note\n{metrics.read_text()}")
-        os.replace(folder / "edited", metrics)
-
-    with monkeypatch.context() as patch:
-        changed_at_step_4(patch, edit)
-        stopped_after(8, patch, SAVING, folder)
-    (warning,) = [each for each in said.messages if "was replaced while the run writes it" in each]
-    assert warning.endswith(
-        "it is there again, with all that it held, and the file that took its place is kept as metrics.jsonl.other-1"
-    )
-    assert (folder / "metrics.jsonl.other-1").read_text().startswith('a note\n{"kind": "start"')
-    resumed = pretrain(SAVING, corpus(), folder, resume=True)
-    assert figures(resumed) == figures(unbroken)
-
-
-@pytest.mark.parametrize("theirs", ["same", "other"])
-def test_a_folder_that_another_run_has_taken_meanwhile_is_left_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture, theirs: str
-) -> None:
-    """The folder was moved away while the run trained, and another process trains in its place; or it did, another
-    run, and has ended."""
-    folder = tmp_path / "run"
-    ends = ExitStack()
-
-    def take() -> None:
-        os.rename(folder, tmp_path / "moved")
-        if theirs == "same":
-            ends.enter_context(holder(folder))
-            shutil.copy(tmp_path / "moved" / "run.json", folder)
-        else:
-            folder.mkdir()
-            (folder / "run.json").write_text('{"recipe.seed": 99}')
-        (folder / "metrics.jsonl").write_text("theirs\n")
-
-    with ends, monkeypatch.context() as patch:
-        changed_at_step_4(patch, take)
-        why = "another process is training in this folder" if theirs == "same" else "this folder is another run's now"
-        with pytest.raises(BertsmithError, match=why):
-            pretrain(SAVING, corpus(), folder)
-        assert (folder / "metrics.jsonl").read_text() == "theirs\n"
-        assert not [each.name for each in folder.iterdir() if each.is_dir()], "neither checkpoints nor a model"
-    assert "step-00000006 could not be written: " in said.text
-    assert names(tmp_path / "moved") == ["step-00000003"]
-
-
+@pytest.mark.parametrize("name", ["model", "best"])
 def test_what_is_in_the_way_of_the_model_is_told_before_the_run_goes_on(
-    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(stopped, folder)
-    (folder / "model").mkdir()
-    (folder / "model" / "notes").write_text("mine", encoding="utf-8")
+    (folder / name).mkdir()
+    (folder / name / "notes").write_text("mine", encoding="utf-8")
     monkeypatch.setattr(Trainer, "run", None)
     with pytest.raises(BertsmithError, match="is there already and is not a model folder"):
         pretrain(SAVING, corpus(), folder, resume=True)

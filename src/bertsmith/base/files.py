@@ -297,11 +297,16 @@ def open_to_append(path: Path) -> BinaryIO:
 
 
 def is_at(file: IO[bytes], path: Path) -> bool:
-    """Whether an open file is the one at `path`, which may have been removed, renamed or replaced since."""
+    """Whether an open file is the one at `path`, which may have been removed, renamed or replaced since, and so
+    may the folder that it lay in."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError as error:
+        if error.errno == errno.ESTALE:  # NFS, of a file that was removed by another host
+            return False
+        raise
 
 
 def wait_for(path: Path, seconds: float = _OLD_VIEW_SECONDS) -> bool:

@@ -23,6 +23,7 @@ from bertsmith.training.run_folder import (
     MODEL_FOLDER,
     RECIPE_FILE,
     RUN_FILE,
+    START,
     STARTED_ON,
     STOPPED_MARK,
     TASK,
@@ -138,7 +139,10 @@ def _read(folder: Path, name: str) -> RunRead:
     started_on = known.pop(STARTED_ON, {})
     belongs_to = {key: value for key, value in known.items() if not key.startswith(("recipe.", "settings."))}
     text, recipe = _recipe(folder / RECIPE_FILE)
-    run = RunRead(name, folder, text, recipe, belongs_to, started_on if isinstance(started_on, dict) else {})
+    started_on = (
+        {key: value for key, value in started_on.items() if key != START} if isinstance(started_on, dict) else {}
+    )
+    run = RunRead(name, folder, text, recipe, belongs_to, started_on)
     for record in _records(run, folder / METRICS_FILE):
         _take(run, record)
     found = sorted(folder.glob(EVENTS_FILES))

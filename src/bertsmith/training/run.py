@@ -34,7 +34,7 @@ from bertsmith.training.records.environment import environment
 from bertsmith.training.records.meters import METRICS_FILE, MetricsFile, read_metrics
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.records.trace import Trace
-from bertsmith.training.run_folder import RunFacts, claim, mark_stopped, restore_claim
+from bertsmith.training.run_folder import RunFacts, claim, mark_stopped
 from bertsmith.training.step import Compiled
 
 _KERNELS = "between_products"
@@ -211,10 +211,9 @@ def trainer_of(
         ranks.by_first(start)
 
         def before() -> None:
+            facts.hold()
             settings.before_saves()
-            if metrics:
-                restore_claim(folder, facts)
-                metrics[0].sync()
+            metrics[0].sync()  # of the first rank, which alone writes checkpoints
 
         saver = ends.enter_context(Saver(folder, cadence.keep, cadence.keep_every, before))
         if position is not None and ranks.is_first():
@@ -231,10 +230,10 @@ def trainer_of(
             resume_hint=f"run the same command {'again' if settings.resumed else 'with --resume'} to resume",
             compiled=settings.compiled,
             peak=_peak(settings.device),
-            mark_stopped=lambda why: ranks.by_first(lambda: mark_stopped(folder, why)),  # before any rank leaves
+            mark_stopped=lambda why: ranks.by_first(lambda: mark_stopped(folder, facts, why)),  # before any rank leaves
             trace=traces[0] if traces else None,
         )
-        facts.events.open(folder, found, lambda: trainer.position.step)
+        facts.events.open(folder, found, lambda: trainer.position.step, facts.is_ours)
         ends.callback(facts.events.hold_step)
         yield trainer
         stop.finish()

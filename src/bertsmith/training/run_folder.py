@@ -13,8 +13,11 @@ best/                       of pre-training, the best one on held-out text, wher
 
 from __future__ import annotations
 
+import json
+import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+import threading
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +28,6 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import LOCK_FILE, Held, locked
 from bertsmith.base.log import say, warn
 from bertsmith.training.checkpoints import Position, step_folders
-from bertsmith.training.objective import nothing
 from bertsmith.training.records.events import Events
 from bertsmith.training.records.meters import METRICS_FILE, forget_after, read_metrics
 from bertsmith.weights.huggingface import check_replaceable, read_config
@@ -35,6 +37,8 @@ MODEL_FOLDER, BEST_FOLDER, TRIALS_FOLDER, RECIPE_FILE = "model", "best", "trials
 # What a job's script looks for, to start the job again; beside it exit statuses may be those of a scheduler.
 STOPPED_MARK = "stopped"
 RUN_FILE, STARTED_ON, TASK = "run.json", "begun_on", "task"
+# In `begun_on`: a name that no other start of a run has, the same command's included.
+START = "start"
 _CORPUS_FILE = "corpus.json"
 _SHOWN, _LONGEST = 8, 40
 # Of a run whose checkpoints may be whole.
@@ -97,15 +101,110 @@ class RunFacts:
     """What a run folder records of its run.
 
     identity: all that decides what the run comes to. recipe: the text of `recipe.yaml`. started_on: device, precision
-    and what else decides the last bits, kept when the run is resumed. events: entered before anything may warn. hold:
-    sees that the folder is still this run's, and no other process's; raises BertsmithError.
+    and what else decides the last bits, kept when the run is resumed. events: entered before anything may warn. guard:
+    of the folder; None where it is nobody else's, as in a measurement.
     """
 
     identity: Mapping[str, Any]
     recipe: str
     started_on: Mapping[str, str]
     events: Events = field(default_factory=Events)
-    hold: Callable[[], None] = nothing
+    guard: Guard | None = None
+
+    def hold(self) -> None:
+        """As of `Guard`, and raises as that."""
+        if self.guard is not None:
+            self.guard.hold()
+
+    def is_ours(self) -> bool:
+        """As of `Guard`."""
+        return self.guard is None or self.guard.is_ours()
+
+
+class Guard:
+    """Sees that a run's folder stays with this start of the run, whose name its `run.json` has.
+
+    Locks alone do not tell: others that came meanwhile may have ended, and the same command may have been started anew.
+    """
+
+    def __init__(self, folder: Path, start: str, lock: Held | None = None, above: Guard | None = None) -> None:
+        """start: alike on all ranks. lock: of the folder, on the first rank. above: of the folder that it lies in."""
+        self.start, self._folder, self._lock, self._above = start, folder, lock, above
+        self._claimed: tuple[Mapping[str, Any], str] | None = None
+        self._refused = False
+        self._alone = threading.Lock()  # checkpoints are written in a thread
+
+    def inside(self, folder: Path) -> Guard:
+        """Of a folder in this one, which this rank alone writes."""
+        return Guard(folder, self.start, above=self)
+
+    def claim(self, known: Mapping[str, Any], recipe: str) -> None:
+        """Writes whose folder this is. known: what `run.json` holds."""
+        self._take()
+        self._claimed = (known, recipe)
+        self._write()
+
+    def hold(self) -> None:
+        """Takes the folder again, and writes again whose it is, where somebody has removed or renamed that; without it
+        a checkpoint could not be resumed. Raises BertsmithError where another start, or another process, has it."""
+        try:
+            lacked = self._taken_again()
+        except BertsmithError:
+            self._refused = True
+            raise
+        self._refused = False
+        if lacked:
+            path = self._folder / RUN_FILE
+            warn(f"{path} was removed, renamed or damaged while the run trains; it is there again")
+
+    def _taken_again(self) -> bool:
+        """Whether `run.json` had to be written again."""
+        if self._above is not None:
+            self._above.hold()
+        with self._alone:
+            self._refuse_others()
+            self._take()
+            self._refuse_others()  # who had it until then
+            lacks = self._claimed is not None and self._found() is None
+            if lacks:
+                self._write()
+        return lacks
+
+    def is_ours(self) -> bool:
+        """Whether the folder is there and this start has it, as far as `hold` knows."""
+        try:
+            ours = not self._refused and self._found() == self.start
+            return ours and (self._above is None or self._above.is_ours())
+        except BertsmithError:
+            return False
+
+    def _take(self) -> None:
+        if self._lock is not None and self._lock.is_lost():
+            self._lock.take_again()
+
+    def _write(self) -> None:
+        assert self._claimed is not None
+        known, recipe = self._claimed
+        files.make_folder(self._folder)
+        files.write_json(self._folder / RUN_FILE, known)
+        files.write_text(self._folder / RECIPE_FILE, recipe)
+
+    def _refuse_others(self) -> None:
+        if self._found() not in (None, self.start):
+            fix = "move that one away, or end this run: its checkpoints are where its folder was moved to"
+            raise BertsmithError("this folder is another run's now", self._folder, fix)
+
+    def _found(self) -> str | None:
+        """The start that has the folder, "" for one without a name; None where `run.json` says nothing."""
+        path = self._folder / RUN_FILE
+        try:
+            known = json.loads(path.read_bytes())
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # files are written whole, so nobody writes it now
+            return None
+        except OSError as error:
+            raise BertsmithError(f"this file cannot be read ({error.strerror})", path, "see to the disk") from error
+        started_on = known.get(STARTED_ON) if isinstance(known, dict) else None
+        return str(started_on.get(START, "")) if isinstance(started_on, dict) else ""
 
 
 @contextmanager
@@ -117,30 +216,16 @@ def opened(folder: Path, facts: RunFacts, resume: bool) -> Iterator[RunFacts]:
     `resume` is not set, and where the folder is another run's.
     """
     ranks.by_first(lambda: check_free(folder, resume))
-    locks: list[Held] = []
-
-    def hold() -> None:
-        for lock in locks:  # of the first rank
-            if lock.is_lost():
-                _check_still_ours(folder, facts.identity)
-                lock.take_again()
-
+    locks: list[Held] = []  # of the first rank
     with ExitStack() as held:
 
-        def check() -> dict[str, str]:
+        def check() -> tuple[dict[str, str], str]:
             locks.append(held.enter_context(locked(folder, doing="training in this folder")))
             held.callback(_remove_if_unused, folder)
-            return _check(folder, facts.identity, resume)
+            return _check(folder, facts.identity, resume), secrets.token_hex(8)
 
-        yield replace(facts, started_on=ranks.by_first(check), hold=hold)
-
-
-def _check_still_ours(folder: Path, identity: Mapping[str, Any]) -> None:
-    try:
-        check_same_run(folder, identity)
-    except BertsmithError as error:
-        fix = "move that one away, or end this run: its checkpoints are where its folder was moved to"
-        raise BertsmithError("this folder is another run's now", folder, fix) from error
+        started_on, start = ranks.by_first(check)
+        yield replace(facts, started_on=started_on, guard=Guard(folder, start, locks[0] if locks else None))
 
 
 def _remove_if_unused(folder: Path) -> None:
@@ -179,11 +264,16 @@ def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
     """Marks a folder as the run's, no longer stopped, and removes what came after `position`.
 
     What a killed run left half written is removed, and what it was about to replace is put back. Raises BertsmithError
-    where the finished model could not be written in the end, because something else is there.
+    where the finished model, or the best of pre-training, could not be written in the end, because something else is
+    there.
     """
     check_replaceable(folder / MODEL_FOLDER)
+    if TASK not in facts.identity:
+        check_replaceable(folder / BEST_FOLDER)
+    begun_on = {**facts.started_on, **({START: facts.guard.start} if facts.guard else {})}
+    guard = facts.guard or Guard(folder, "")
+    guard.claim({**facts.identity, STARTED_ON: begun_on}, facts.recipe)
     with files.disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
         files.put_back(folder)
         (folder / STOPPED_MARK).unlink(missing_ok=True)
     for leftover in folder.glob(".*.part"):
@@ -191,7 +281,6 @@ def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
         else:
             leftover.unlink(missing_ok=True)
-    _write_claim(folder, facts)
     done = position.step if position else 0
     known = (done, position.unmeasured, position.pending) if position else (-1,)
     last = forget_after(folder / METRICS_FILE, *known)
@@ -202,23 +291,11 @@ def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
         say(f"the records of the steps after {done:,}, up to {last:,}, are dropped: these steps are taken again")
 
 
-def restore_claim(folder: Path, facts: RunFacts) -> None:
-    """Writes again whose folder this is, where somebody has removed or renamed the folder while the run trains; a
-    checkpoint that is written here then could not be resumed. Raises BertsmithError where another run is there now."""
-    facts.hold()
-    if not (folder / RUN_FILE).exists():
-        _write_claim(folder, facts)
-        warn(f"{folder / RUN_FILE} was removed or renamed while the run trains; it is there again")
-
-
-def _write_claim(folder: Path, facts: RunFacts) -> None:
-    files.write_json(folder / RUN_FILE, {**facts.identity, STARTED_ON: dict(facts.started_on)})
-    files.write_text(folder / RECIPE_FILE, facts.recipe)
-
-
-def mark_stopped(folder: Path, why: str) -> None:
-    """Writes the mark of a run that a signal has stopped after saving; a full disk is warned of, and no more."""
+def mark_stopped(folder: Path, facts: RunFacts, why: str) -> None:
+    """Writes the mark of a run that a signal has stopped after saving; a full disk, and a folder that is another
+    run's now, are warned of, and no more."""
     try:
+        facts.hold()
         files.write_text(folder / STOPPED_MARK, f"{why}\n")
     except BertsmithError as error:
         warn(f"the mark that the run was stopped could not be written: {error.what} ({error.where})")
@@ -256,7 +333,7 @@ def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:
     known = files.read_json(path, _RUN_FILE_FIX)
     if not isinstance(known, dict) or not isinstance(known.get(STARTED_ON, {}), dict):
         raise BertsmithError("this file does not say what a run belongs to", path, _RUN_FILE_FIX)
-    started_on = {name: str(value) for name, value in known.pop(STARTED_ON, {}).items()}
+    started_on = {name: str(value) for name, value in known.pop(STARTED_ON, {}).items() if name != START}
     for name in _ONCE_FIXED.keys() & known.keys() - identity.keys():
         started_on.setdefault(_ONCE_FIXED[name], str(known.pop(name)))
     if not any(name.startswith(_SHAPE) for name in identity):  # earlier versions named it where a model's was kept

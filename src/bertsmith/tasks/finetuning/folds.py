@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,9 @@ class FoldScores:
     """Keeps the scores of a fold's rows in the run folder until the run ends. What the disk refuses stays in memory
     until it is on the disk, which the next checkpoint waits for."""
 
-    def __init__(self, run: Path) -> None:
-        self._folder = run / _FOLDER
+    def __init__(self, run: Path, hold: Callable[[], None]) -> None:
+        """hold: called before anything is written; raises BertsmithError where the run folder is not this run's."""
+        self._folder, self._hold = run / _FOLDER, hold
         self._waiting: dict[str, Floats] = {}
         self._lock = threading.Lock()  # checkpoints are written in a thread
 
@@ -47,7 +48,8 @@ class FoldScores:
         """Puts on the disk what is not there. Raises BertsmithError where it refuses."""
         with self._lock, files.disk_errors(self._folder):
             for part, scores in list(self._waiting.items()):
-                self._folder.mkdir(exist_ok=True)
+                self._hold()
+                files.make_folder(self._folder)
                 write = partial(np.save, arr=scores, allow_pickle=False)
                 files.write_whole(self._folder / f"{part}.npy", write)
                 del self._waiting[part]

@@ -31,7 +31,16 @@ from bertsmith.training.records.events import ENVIRONMENT, EVENTS_FILE
 from bertsmith.training.records.meters import METRICS_FILE, MetricsFile, read_metrics
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run import start_device
-from bertsmith.training.run_folder import RUN_FILE, TRIALS_FOLDER, Run, RunFacts, check_same_run, claim, mark_stopped
+from bertsmith.training.run_folder import (
+    RUN_FILE,
+    TRIALS_FOLDER,
+    Guard,
+    Run,
+    RunFacts,
+    check_same_run,
+    claim,
+    mark_stopped,
+)
 
 _SIGNALLED = "what this rank trains is saved, and the run stops when the other ranks have saved too"
 _CUT = "micro_batch_tokens"
@@ -56,6 +65,8 @@ def train_side_by_side(
     """
     _check(outputs)
     run = Run(ranks.by_first(lambda: run.folder))  # where no folder was named, every rank has a temporary one
+    if facts.guard is not None and not ranks.is_first():
+        facts = replace(facts, guard=Guard(run.folder, facts.guard.start))
     work, facts, device_facts = _started_together(work, run, facts)
     every, count = dict(enumerate(trials(work), start=1)), ranks.world_size()
     mine = {number: trial for number, trial in every.items() if (len(every) - number) % count == ranks.rank()}
@@ -89,16 +100,17 @@ def train_side_by_side(
 
         ranks.by_first(start)
         together(lambda: _check_seen(run))
-        facts.events.open(run.folder, device_facts, int)
+        facts.events.open(run.folder, device_facts, int, facts.is_ours)
         try:
             found = ranks.each_alone(train)
         finally:
-            facts.events.open(run.folder, None, int)
-        _leave_if_stopped(run, [each.stopped for each in found], resume)
+            facts.events.open(run.folder, None, int, facts.is_ours)
+        _leave_if_stopped(run, facts, [each.stopped for each in found], resume)
         positions = {number: position for each in found for number, position in each.positions.items()}
         ended = {trial_folder(run.folder, trial): positions[number] for number, trial in every.items()}
+        ranks.by_first(facts.hold)
         ranks.by_first(lambda: _join_records(run, joined[0], ended))
-    facts.events.open(run.folder, None, lambda: sum(each.step for each in ended.values()))
+    facts.events.open(run.folder, None, lambda: sum(each.step for each in ended.values()), facts.is_ours)
     _tell_others(run, work.metric, [trial for trial in every.values() if trial not in mine.values()])
     seeds = [trial_folder(run.folder, trial) for trial in every.values() if trial.kind == SEED]
     return work, last[0] if last else None, [(folder, best) for folder in seeds for best in ended[folder].bests]
@@ -137,10 +149,11 @@ def _started_together(work: Work, run: Run, facts: RunFacts) -> tuple[Work, RunF
 def _train_alone(run: Run, facts: RunFacts, resume: bool, number: int, trial: Trial, last: list[nn.Module]) -> Position:
     """Where a trial ended; puts the model after its last step into `last`."""
     folder = trial_folder(run.folder, trial)
-    facts.events.open(folder, None, int)  # what is warned of from here on is of this trial
+    facts.events.open(folder, None, int, facts.is_ours)  # what is warned of from here on is of this trial
     known = check_same_run(folder, facts.identity)
     files.put_back(folder)  # before its newest checkpoint is looked for
-    facts = replace(facts, started_on={**facts.started_on, **known})
+    guard = None if facts.guard is None else facts.guard.inside(folder)
+    facts = replace(facts, started_on={**facts.started_on, **known}, guard=guard)
     with started(trial.work, run, facts, resume, only={number: trial}) as (_, trainer, stages):
         run_stages(trainer, stages)
         trainer.write("end", {"tokens": trainer.position.tokens})
@@ -149,10 +162,10 @@ def _train_alone(run: Run, facts: RunFacts, resume: bool, number: int, trial: Tr
         return trainer.position
 
 
-def _leave_if_stopped(run: Run, stopped: Sequence[bool | None], resume: bool) -> None:
+def _leave_if_stopped(run: Run, facts: RunFacts, stopped: Sequence[bool | None], resume: bool) -> None:
     if any(each is not None for each in stopped):
         why = f"stopped; run the same command {'again' if resume else 'with --resume'} to resume"
-        ranks.by_first(lambda: mark_stopped(run.folder, why))
+        ranks.by_first(lambda: mark_stopped(run.folder, facts, why))
         raise StoppedAfterSaving(why, any(stopped))
 
 

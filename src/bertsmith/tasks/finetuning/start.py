@@ -74,7 +74,7 @@ def started(
     drops = settings.dropout > 0 or settings.attention_dropout > 0
     cut = {"micro_batch_tokens": work.settings.micro_batch_tokens}
     started_on |= cut_of_run(facts.started_on, position, cut, drops)
-    of_folds = FoldScores(run.folder)
+    of_folds = FoldScores(run.folder, facts.hold)
     objective = _objective(work, model, device, of_folds.keep)
     cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep, settings.keep_every)
     stages = dict(enumerate(trials(work), start=1)) if only is None else only

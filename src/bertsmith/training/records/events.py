@@ -43,16 +43,24 @@ class Events:
         self._step: Callable[[], int] = int
         self._known: set[str] | None = None
         self._refused = ""
+        self._is_ours: Callable[[], bool] = lambda: True
 
-    def open(self, folder: Path, environment: Mapping[str, Any] | None, step: Callable[[], int]) -> None:
+    def open(
+        self,
+        folder: Path,
+        environment: Mapping[str, Any] | None,
+        step: Callable[[], int],
+        is_ours: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Writes into the folder from here on, first what waits.
 
-        environment: of the start, None where the folder has it. step: gives the present one.
+        environment: of the start, None where the folder has it. step: gives the present one. is_ours: whether the
+        folder is still this run's; lines wait while it is not.
         """
         number = rank()
         with self._lock:
             self._path, self._known = folder / (EVENTS_FILE if number == 0 else f"events.rank-{number}.jsonl"), None
-            self._step = step
+            self._step, self._is_ours = step, is_ours
             if number == 0 and environment is not None:
                 self._waiting.insert(0, (ENVIRONMENT, dict(environment)))
             self._put()
@@ -68,8 +76,11 @@ class Events:
             self._put()
 
     def _put(self) -> None:
-        """Appends what waits; what the disk refuses stays."""
+        """Appends what waits; what the disk refuses stays, and all where the folder is another run's."""
         if self._path is None:
+            return
+        if not self._is_ours():
+            self._known, self._refused = None, "its folder is not this run's now"
             return
         step = self._step()
         made = dict.fromkeys(
@@ -103,6 +114,7 @@ class Events:
             self._add(ERROR, f"{error.what} ({error.where})" if error.where else error.what)
         elif isinstance(error, Exception) and not isinstance(error, StoppedAfterSaving):
             self._add(ERROR, f"{type(error).__name__}: {error}")
+        self._put()  # what waited for its folder
         if self._waiting:
             warn(f"{counted(len(self._waiting), 'line')} could not be written to {self._path}: {self._refused}")
 
