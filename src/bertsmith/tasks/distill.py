@@ -54,14 +54,14 @@ def distill(
         recipe, run = _of_corpus(student, out, [name for name, each in of_rows.items() if each is not None])
         return pretrain(recipe, corpus, run, resume=resume, teacher=teacher)
     given = {part: rows for part, rows in (("train", train), ("dev", dev), ("test", test)) if rows is not None}
-    if train is None and data is None:
-        fix = "name rows by --train, a benchmark's folder by --data, or --corpus and for --student a recipe"
-        raise BertsmithError("there is nothing to learn from: neither training rows nor a corpus", "distill", fix)
     teacher = as_path(teacher, "teacher")
     shape = None if student is None else recipe_shape(student, teacher)
     model = teacher
     if shape is None and student is not None and not isinstance(student, Recipe):
         model = as_path(student, "student")
+    if train is None and data is None:
+        fix = "name rows by --train, a benchmark's folder by --data, or --corpus and for --student a recipe"
+        raise BertsmithError("there is nothing to learn from: neither training rows nor a corpus", "distill", fix)
     named = {"teacher": str(teacher), **({"student": _name(student)} if shape is not None else {})}
     settings = distill_settings(task) if settings is None else settings
     asked = Asked(task, model, given, Taken(data), settings, teacher, shape, student is None, named)
