@@ -131,7 +131,7 @@ def test_a_package_that_is_missing_is_said_before_anything_is_done(
     assert "pip install wandb" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
     with pytest.raises(BertsmithError, match="wandb is not installed"):
-        Outputs(wandb="forge").check(None)
+        Outputs(wandb="forge").check(None, resume=False)
 
 
 def test_a_file_in_the_way_of_its_folder_is_warned_of_once(
