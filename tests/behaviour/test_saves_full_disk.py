@@ -207,7 +207,10 @@ def test_a_last_checkpoint_without_room_costs_no_training_side_by_side(
     model = made_model(tmp_path / "encoder")
     unbroken = bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "unbroken", settings=BESIDE)
     write = saver.write_step
-    refuse_last = lambda run, position, tensors: (no_room if position.step == 12 else write)(run, position, tensors)  # noqa: E731
+
+    def refuse_last(run, position, tensors):
+        (no_room if position.step == 12 else write)(run, position, tensors)
+
     monkeypatch.setattr(saver, "write_step", refuse_last)
     found = bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=BESIDE)
     assert sum("step-00000012 was not written" in each for each in warnings(said)) == 2

@@ -273,9 +273,10 @@ def test_a_run_that_ends_leaves_what_another_one_with_the_same_order_reads(tmp_p
     """As in a sweep of learning rates: one run is behind, another comes to its third epoch, and to its end."""
     ours, theirs = (order(tmp_path, share=Share(tmp_path)) for _ in range(2))
     assert ours.epochs.files is not None
+    assert theirs.ahead is not None
     ours.epoch(0)
     assert ours.epochs.files.shards_there(0)
-    theirs.ahead.started(2, 0, 1)  # type: ignore[union-attr]
+    theirs.ahead.started(2, 0, 1)
     theirs.close(finished=True)
     assert ours.epochs.files.are_whole(0), "the run that is behind still reads them"
     ours.close(finished=False)

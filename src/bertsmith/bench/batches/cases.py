@@ -6,11 +6,15 @@ import hashlib
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertsmith.bench.measure import CaseSpec, Work, serve_cases
+
+if TYPE_CHECKING:
+    from bertsmith.batches.order import Order
 
 GLOBAL_BATCH, MICRO_BATCH_TOKENS = 256, 16_384
 _SEED, _PHASE = 0, 1
@@ -20,13 +24,13 @@ LARGE_BATCH, LARGE_RANKS, LARGE_BUDGET = 65_536, 8, 65_536
 LARGE_STEPS = 5
 
 
-def _orders(spec: CaseSpec) -> Callable[[Path], Any]:
+def _orders(spec: CaseSpec) -> Callable[[Path], Order]:
     """Opens the corpus in its order, given the folder of the index. Imports happen now, unmeasured."""
     from bertsmith.batches.epochs import Epochs
     from bertsmith.batches.order import Order
     from bertsmith.corpus.shards import Corpus
 
-    def order(index_folder: Path) -> Any:
+    def order(index_folder: Path) -> Order:
         length = spec.options["length"]
         corpus = Corpus.open(spec.source)
         return Order(Epochs(corpus, seed=_SEED, phase=_PHASE, sequence_length=length, cache_folder=index_folder))
@@ -142,16 +146,19 @@ def _large(spec: CaseSpec) -> Work:
             wall.setdefault(name, []).append(time.perf_counter() - start_wall)
             return result
 
+        def drawn(order: Order, shards: list[tuple[int, int]]) -> None:
+            for shard in shards:
+                order.epochs.drawn(*shard)
+
         for number in range(LARGE_STEPS):
-            order, first = builder.order, number * LARGE_BATCH
-            chosen = timed("references", lambda: order.instances(first, LARGE_BATCH))  # noqa: B023  called at once
+            chosen = timed("references", partial(builder.order.instances, number * LARGE_BATCH, LARGE_BATCH))
             predictions = masking.predictions(chosen.lengths)
-            timed("dealing as it comes", lambda: deal_within(chosen.lengths, LARGE_RANKS, LARGE_BUDGET))  # noqa: B023
-            timed("dealing", lambda: deal_fixed(chosen.lengths, predictions, LARGE_RANKS, shapes))  # noqa: B023
+            timed("dealing as it comes", partial(deal_within, chosen.lengths, LARGE_RANKS, LARGE_BUDGET))
+            timed("dealing", partial(deal_fixed, chosen.lengths, predictions, LARGE_RANKS, shapes))
             shards = sorted(set(zip(chosen.epochs.tolist(), chosen.shards.tolist(), strict=True)))
-            timed("shards cut", lambda: [plain.drawn(*shard) for shard in shards])  # noqa: B023
-            timed("shards", lambda: [order.epochs.drawn(*shard) for shard in shards])  # noqa: B023
-            step = timed("all but shards", lambda: builder.build(number))  # noqa: B023
+            timed("shards cut", partial(drawn, plain, shards))
+            timed("shards", partial(drawn, builder.order, shards))
+            step = timed("all but shards", partial(builder.build, number))
             assert step.totals.sequences == LARGE_BATCH
         return {"seconds": found, "wall_seconds": wall, "tokens": 0}
 
