@@ -112,3 +112,17 @@ def children(process: subprocess.Popen[bytes]) -> list[int]:
     except OSError:  # a process ended meanwhile
         pass
     return found
+
+
+def damaged_parquet(path: Path, texts: list[str]) -> None:
+    """A file of texts in row groups of 100, of which the second cannot be read from some place on."""
+    import pyarrow
+    from pyarrow import parquet
+
+    table = pyarrow.table({"text": texts})
+    parquet.write_table(table, path, row_group_size=100, compression="zstd", use_dictionary=False)
+    with parquet.ParquetFile(path) as file:
+        page = file.metadata.row_group(1).column(0).data_page_offset
+    content = bytearray(path.read_bytes())
+    content[page + 60 : page + 120] = bytes(60)
+    path.write_bytes(content)

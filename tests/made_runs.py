@@ -81,6 +81,11 @@ def small_recipe(**fields: Any) -> Recipe:
     return load_recipe("bert-tiny", [*_SMALL, *overrides])
 
 
+LENGTH = {"phase1__steps": 9, "phase1__global_batch": 24, "phase2__steps": 4, "log_every": 2, "evaluate_every": 5}
+SAVING = small_recipe(**LENGTH, save_every=3, keep=3)
+"""A run of these steps that saves as often."""
+
+
 def signalled_after(steps: int, patch: pytest.MonkeyPatch, number: int = signal.SIGTERM) -> None:
     """Has this process send itself a signal after so many steps of a run, 0 before the first."""
     taken, enter, advance = 0, Trainer.enter, Trainer._advance

@@ -1,16 +1,21 @@
-"""A source that is prepared in seconds, the corpus that a calm preparation makes of it, and reports without figures."""
+"""A source that is prepared in seconds and the corpus that a calm preparation makes of it, runs that save, and reports
+without figures."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from made_corpora import OPTIONS, contents, made_text
+
+if TYPE_CHECKING:
+    from bertsmith.training.pretrain import Run
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,3 +48,24 @@ def served_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     from made_served import made_models
 
     return made_models(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="session")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run as `SAVING` that saves only at the end of each phase."""
+    from bertsmith.training.pretrain import pretrain
+    from made_runs import LENGTH, corpus, small_recipe
+
+    return pretrain(small_recipe(**LENGTH), corpus(), tmp_path_factory.mktemp("unbroken") / "run")
+
+
+@pytest.fixture(scope="session")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of `SAVING` with checkpoints of steps 3, 6 and 8."""
+    from made_runs import SAVING, stopped_after
+
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        stopped_after(8, patch, SAVING, folder)
+    assert sorted(each.name for each in folder.glob("step-*")) == ["step-00000003", "step-00000006", "step-00000008"]
+    return folder

@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.base.errors import BertsmithError
@@ -16,6 +14,7 @@ from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.stages.tokenise import UNKNOWN_WORDS
 from bertsmith.tokens.vocabulary import train_vocabulary
+from made_corpora import damaged_parquet
 
 TEXT = "A text that is long enough to be kept as a document, whatever it says. " * 5
 
@@ -141,12 +140,7 @@ def test_a_compressed_file_that_is_cut_short_is_warned_of(tmp_path: Path, caplog
 def test_rows_lost_with_a_damaged_row_group_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "rows.parquet"
     texts = [f"A text with the number {number}, and with {number * number} as well." for number in range(400)]
-    pq.write_table(pa.table({"text": texts}), path, row_group_size=100, compression="zstd", use_dictionary=False)
-    with pq.ParquetFile(path) as file:
-        page = file.metadata.row_group(1).column(0).data_page_offset
-    content = bytearray(path.read_bytes())
-    content[page + 60 : page + 120] = bytes(60)
-    path.write_bytes(content)
+    damaged_parquet(path, texts)
     corpus = prepare(path, tmp_path / "corpus", options=options())
     assert corpus.counts["kept"]["documents"] == 300
     what = "1 row groups that are damaged, read up to the damage (rows.parquet, row group 1, 100 of 100 rows lost ("

@@ -19,26 +19,7 @@ from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.pretrain import Run, pretrain
 from made_checkpoints import DAMAGES, STATE, flip
-from made_runs import corpus, figures, small_corpus, small_recipe, stopped_after, weights
-
-LENGTH = {"phase1__steps": 9, "phase1__global_batch": 24, "phase2__steps": 4, "log_every": 2, "evaluate_every": 5}
-SAVING = small_recipe(**LENGTH, save_every=3, keep=3)
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run that saves only at the end of each phase."""
-    return pretrain(small_recipe(**LENGTH), corpus(), tmp_path_factory.mktemp("unbroken") / "run")
-
-
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with checkpoints of steps 3, 6 and 8."""
-    folder = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        stopped_after(8, patch, SAVING, folder)
-    assert names(folder) == ["step-00000003", "step-00000006", "step-00000008"]
-    return folder
+from made_runs import LENGTH, SAVING, corpus, figures, small_corpus, small_recipe, stopped_after, weights
 
 
 def names(folder: Path) -> list[str]:

@@ -24,26 +24,9 @@ from made_kills import ran
 from made_locks import holder
 from made_ranks import PATIENCE
 from made_rows import QUICK, rows
-from made_runs import corpus, figures, small_recipe, stopped_after, weights
+from made_runs import SAVING, corpus, figures, stopped_after, weights
 
-LENGTH = {"phase1__steps": 9, "phase1__global_batch": 24, "phase2__steps": 4, "log_every": 2, "evaluate_every": 5}
-SAVING = small_recipe(**LENGTH, save_every=3, keep=3)
 TWO = replace(QUICK, epochs=2, seeds=2, side_by_side=True)
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run that saves only at the end of each phase."""
-    return pretrain(small_recipe(**LENGTH), corpus(), tmp_path_factory.mktemp("unbroken") / "run")
-
-
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with checkpoints of steps 3, 6 and 8."""
-    folder = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        stopped_after(8, patch, SAVING, folder)
-    return folder
 
 
 def changed_at_step_4(patch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:

@@ -23,6 +23,7 @@ from bertsmith.corpus.sources.formats import edges_of, read_documents
 from bertsmith.corpus.sources.unpack import is_unpacked, unpack_where_needed
 from bertsmith.rows.lines import Slice
 from bertsmith.rows.parquet import parquet_rows
+from made_corpora import damaged_parquet
 
 OPTIONS = ReadOptions()
 TEXTS = [f"Text {n} of {n * n}, größer." for n in range(400)]
@@ -89,12 +90,7 @@ def test_a_large_file_is_cut(tmp_path: Path) -> None:
 
 def test_a_damaged_row_group_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": TEXTS}), path, row_group_size=100, compression="zstd", use_dictionary=False)
-    with pq.ParquetFile(path) as file:
-        page = file.metadata.row_group(1).column(0).data_page_offset
-    content = bytearray(path.read_bytes())
-    content[page + 60 : page + 120] = bytes(60)
-    path.write_bytes(content)
+    damaged_parquet(path, TEXTS)
     documents, account = read(found(path))
     kept = {document.text for document in documents}
     assert kept >= {*TEXTS[:100], *TEXTS[200:]}
