@@ -26,7 +26,9 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(log, "_said", set())
     before = matmul.fp32_precision
     matmul.fp32_precision = "none"
+    largest_error.cache_clear()
     yield
+    largest_error.cache_clear()
     matmul.fp32_precision = before
 
 
