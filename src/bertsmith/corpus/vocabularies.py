@@ -126,9 +126,11 @@ def make_vocabulary(
 
 
 def _check_free(out: Path) -> None:
-    """Raises BertsmithError where something is there already: the tokenizer of a corpus or a model, say."""
+    """Raises BertsmithError where something is there already, the tokenizer of a corpus or a model, say, and where
+    nothing can be made."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise BertsmithError("this is there already", out, "give another folder with --out, or remove this one first")
+    files.check_place(out)
 
 
 def _names(paths: Iterable[Path]) -> dict[Path, str]:

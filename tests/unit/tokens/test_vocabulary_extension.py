@@ -308,6 +308,13 @@ def test_a_size_too_small_is_refused_before_any_text_is_read(tmp_path: Path) -> 
         make_vocabulary([tmp_path / "nowhere"], tmp_path / "out", VocabularyOptions(size=100))
 
 
+def test_a_place_where_nothing_can_be_made_is_refused_before_any_text_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(BertsmithError, match="a file is in the way of this folder"):
+        make_vocabulary([tmp_path / "nowhere"], tmp_path / "file" / "out")
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_disk_that_is_full_leaves_no_half_of_a_tokenizer(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
