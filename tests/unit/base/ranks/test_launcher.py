@@ -43,16 +43,16 @@ def test_the_user_s_number_of_threads_stays(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("status", [1, 2, 75])
 def test_the_status_is_that_of_the_rank_that_fails_first(status: int) -> None:
-    assert ran(f"sys.exit({status}) if rank == '1' else time.sleep(600)", timeout=5) == status
+    assert ran(f"sys.exit({status}) if rank == '1' else time.sleep(600)", timeout=2) == status
 
 
 def test_a_rank_that_is_killed_is_named(capfd: pytest.CaptureFixture[str]) -> None:
-    assert ran("os.kill(os.getpid(), signal.SIGKILL) if rank == '1' else time.sleep(600)", timeout=5) == 75
+    assert ran("os.kill(os.getpid(), signal.SIGKILL) if rank == '1' else time.sleep(600)", timeout=2) == 75
     assert capfd.readouterr().err.count("rank 1 on ") == 1
 
 
 def test_a_stopped_rank_does_not_hide_another_s_end() -> None:
-    assert ran("os.kill(os.getpid(), signal.SIGSTOP) if rank == '0' else sys.exit(2)", timeout=5) == 2
+    assert ran("os.kill(os.getpid(), signal.SIGSTOP) if rank == '0' else sys.exit(2)", timeout=2) == 2
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)])
@@ -107,7 +107,7 @@ open({str(tmp_path / "part")!r}, 'w').write(str(child.pid))
 os.rename({str(tmp_path / "part")!r}, {str(tmp_path / "pid")!r})
 time.sleep(600)
 """
-    assert ran(text, timeout=5) == 2
+    assert ran(text, timeout=2) == 2
     child, end = int((tmp_path / "pid").read_text()), time.monotonic() + 60
     while time.monotonic() < end:
         try:
