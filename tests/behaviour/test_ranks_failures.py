@@ -8,27 +8,47 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bertsmith.base.ranks.store import this_host
+from bertsmith.training import loop, step
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.run_folder import Run
-from made_ranks import BERTSMITH, MARGIN, arguments, ended, kill_all, planted, processes, srun, started, wait_for_step
+from made_ranks import (
+    BERTSMITH,
+    MARGIN,
+    Task,
+    arguments,
+    below,
+    ended,
+    kill_all,
+    planted,
+    processes,
+    srun,
+    started,
+    tasks,
+    wait_for_step,
+)
 from made_runs import figures, small_recipe, weights
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes where Linux lists them")
-LONG = small_recipe(phase1__steps=4000, phase2__steps=2, save_every=100_000, loader_workers=1)
-TIMEOUT = 20
+LONG = small_recipe(phase1__steps=4000, phase2__steps=2, save_every=100_000)
+# The shorter one where all of it passes.
+TIMEOUT, SHORT_TIMEOUT = 20, 12
 SILENT = "was not heard from"
 HOST = this_host()
-FLAGS = ("--ranks", "2", "--rank-timeout", str(TIMEOUT))
+TIMED = ("--rank-timeout", str(TIMEOUT))
 
 
-def run_of_two(folder: Path, **more: str) -> subprocess.Popen[bytes]:
+def run_of_two(folder: Path, workers: int = 0, timeout: int = TIMEOUT) -> subprocess.Popen[bytes]:
     """A run that would take hours, started by us; its log is `log`."""
-    return started([*BERTSMITH, *arguments(LONG, folder, *FLAGS)], folder / "log", MARK=str(folder), **more)
+    call = arguments(replace(LONG, loader_workers=workers), folder, "--ranks", "2", "--rank-timeout", str(timeout))
+    return started([*BERTSMITH, *call], folder / "log", MARK=str(folder))
 
 
 def rank_of(folder: Path, rank: int) -> int:
@@ -36,50 +56,59 @@ def rank_of(folder: Path, rank: int) -> int:
     return processes(MARK=str(folder), RANK=str(rank))[0]
 
 
-def all_gone(folder: Path) -> bool:
-    """Whether no process of the run is left, when those that saw it end have ended too."""
+def all_gone(run: Path | Sequence[Task]) -> bool:
+    """Whether no process of the run is left, when those that saw it end have ended too. run: the folder that marks its
+    processes, or its tasks."""
+
+    def left() -> list[int]:
+        if isinstance(run, Path):
+            return processes(MARK=str(run))
+        return [each for task in run for each in below(task)]
+
     end = time.monotonic() + 60
-    while processes(MARK=str(folder)) and time.monotonic() < end:
+    while left() and time.monotonic() < end:
         time.sleep(0.2)
-    return not processes(MARK=str(folder))
+    return not left()
+
+
+def raises_in_step_3() -> None:
+    honest, calls = step.train_step, iter(range(1, 1000))
+
+    def broken(*given: Any, **options: Any) -> Any:
+        if next(calls) == 3:
+            raise ValueError("planted in step 3")
+        return honest(*given, **options)
+
+    loop.train_step = broken
 
 
 def test_a_rank_that_raises_ends_all_with_its_error(tmp_path: Path) -> None:
-    fault = """
-import bertsmith.training.step as step
-honest = step.train_step
-def broken(*given, **options):
-    broken.calls = getattr(broken, "calls", 0) + 1
-    if broken.calls == 3:
-        raise ValueError("planted in step 3")
-    return honest(*given, **options)
-step.train_step = broken
-"""
-    process = run_of_two(tmp_path, PYTHONPATH=planted(tmp_path, 1, fault))
-    status, said = ended(process), (tmp_path / "log").read_text()
-    assert status == 1, said
+    started_tasks = tasks(arguments(LONG, tmp_path, *TIMED), tmp_path, faults={1: raises_in_step_3})
+    statuses, said = [ended(each) for each in started_tasks], (tmp_path / "log").read_text()
+    assert statuses == [1, 1], said
     assert "rank 1: Traceback" in said
     assert SILENT not in said, "the others are told, and do not wait until the rank is taken for lost"
     assert said.count("ValueError: planted in step 3") == 1, "the first rank is on the same host, and says no more"
     assert "this is a bug in Bertsmith" in said
-    assert all_gone(tmp_path)
+    assert all_gone(started_tasks)
 
 
 def test_a_loader_killed_on_one_rank_ends_all(tmp_path: Path) -> None:
-    process = run_of_two(tmp_path)
-    wait_for_step(tmp_path / "run", 3, process)
-    loaders = processes(MARK=str(tmp_path), RANK="1")[1:]
+    recipe = replace(LONG, loader_workers=1)
+    started_tasks = tasks(arguments(recipe, tmp_path, *TIMED), tmp_path)
+    wait_for_step(tmp_path / "run", 3, started_tasks[0])
+    loaders = below(started_tasks[1])
     assert loaders
     kill_all(*loaders)
-    status, said = ended(process), (tmp_path / "log").read_text()
-    assert status == 2, said
+    statuses, said = [ended(each) for each in started_tasks], (tmp_path / "log").read_text()
+    assert statuses == [2, 2], said
     assert "rank 1: a process that builds batches was killed" in said
     assert SILENT not in said
-    assert all_gone(tmp_path)
+    assert all_gone(started_tasks)
 
 
 def test_a_rank_that_is_killed_ends_all(tmp_path: Path) -> None:
-    process = run_of_two(tmp_path)
+    process = run_of_two(tmp_path, workers=1)
     wait_for_step(tmp_path / "run", 3, process)
     kill_all(rank_of(tmp_path, 1))
     status, said = ended(process), (tmp_path / "log").read_text()
@@ -90,16 +119,16 @@ def test_a_rank_that_is_killed_ends_all(tmp_path: Path) -> None:
     assert all_gone(tmp_path)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_rank_that_is_stopped_is_named_and_all_end(rank: int, tmp_path: Path) -> None:
-    process = run_of_two(tmp_path)
+    process = run_of_two(tmp_path, timeout=SHORT_TIMEOUT)
     wait_for_step(tmp_path / "run", 3, process)
     os.kill(rank_of(tmp_path, rank), signal.SIGSTOP)
-    status, said = ended(process, "the stop of a rank", TIMEOUT + MARGIN), (tmp_path / "log").read_text()
+    status, said = ended(process, "the stop of a rank", SHORT_TIMEOUT + MARGIN), (tmp_path / "log").read_text()
     assert status == 75, said
     silent = re.findall(rf"rank {rank} on {HOST} was not heard from for (\d+) s", said)
     assert len(silent) == 1
-    assert int(silent[0]) <= TIMEOUT, "what was waited for, whatever else ran on the machine"
+    assert int(silent[0]) <= SHORT_TIMEOUT, "what was waited for, whatever else ran on the machine"
     assert "Traceback" not in said
     assert all_gone(tmp_path), "the stopped one too"
 
@@ -109,44 +138,45 @@ def test_a_rank_that_is_stopped_is_named_and_all_end(rank: int, tmp_path: Path) 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_without_a_launcher_the_others_find_who_is_lost(rank: int, fault: signal.Signals, tmp_path: Path) -> None:
     """As with srun, where nobody tells a task of another's end; the first one holds the store, and may be the one."""
-    call = arguments(LONG, tmp_path, "--rank-timeout", str(TIMEOUT))
-    tasks = srun(call, tmp_path, MARK=str(tmp_path))
-    wait_for_step(tmp_path / "run", 3, tasks[0])
-    tasks[rank].send_signal(fault)
-    status = ended(tasks[1 - rank], f"{fault.name} to a rank", TIMEOUT + MARGIN)
+    call = arguments(replace(LONG, loader_workers=1), tmp_path, *TIMED)
+    both = srun(call, tmp_path, MARK=str(tmp_path))
+    wait_for_step(tmp_path / "run", 3, both[0])
+    both[rank].send_signal(fault)
+    status = ended(both[1 - rank], f"{fault.name} to a rank", TIMEOUT + MARGIN)
     said = (tmp_path / f"task-{1 - rank}.log").read_text()
     assert status == 75, said
     assert said.count(f"rank {rank} on {HOST} ") == 1
     assert "all ranks leave" in said
     if fault == signal.SIGSTOP:  # it wakes up, and the others are gone
-        tasks[rank].send_signal(signal.SIGCONT)
-        assert ended(tasks[rank]) == 75, (tmp_path / f"task-{rank}.log").read_text()
+        both[rank].send_signal(signal.SIGCONT)
+        assert ended(both[rank]) == 75, (tmp_path / f"task-{rank}.log").read_text()
     assert all_gone(tmp_path)
+
+
+def spoils_the_gradient_of_step_4() -> None:
+    honest, calls = step.train_step, iter(range(1, 1000))
+
+    def broken(objective: Any, *given: Any, **options: Any) -> Any:
+        if next(calls) == 4:
+            weight = next(iter(objective.model.parameters()))
+            weight.register_hook(lambda gradient: gradient * float("nan"))
+        return honest(objective, *given, **options)
+
+    loop.train_step = broken
 
 
 def test_a_gradient_that_is_not_finite_on_one_rank_stops_all_before_the_update(tmp_path: Path) -> None:
     recipe = small_recipe(phase1__steps=40, phase2__steps=2, save_every=2)
-    fault = """
-import bertsmith.training.step as step
-honest = step.train_step
-def broken(objective, *given, **options):
-    broken.calls = getattr(broken, "calls", 0) + 1
-    if broken.calls == 4:
-        weight = next(iter(objective.model.parameters()))
-        weight.register_hook(lambda gradient: gradient * float("nan"))
-    return honest(objective, *given, **options)
-step.train_step = broken
-"""
-    more = {"PYTHONPATH": planted(tmp_path, 1, fault), "MARK": str(tmp_path)}
-    process = started([*BERTSMITH, *arguments(recipe, tmp_path, *FLAGS)], tmp_path / "log", **more)
-    status, said = ended(process), (tmp_path / "log").read_text()
-    assert status == 2, said
+    call = arguments(recipe, tmp_path, *TIMED)
+    started_tasks = tasks(call, tmp_path, faults={1: spoils_the_gradient_of_step_4})
+    statuses, said = [ended(each) for each in started_tasks], (tmp_path / "log").read_text()
+    assert statuses == [2, 2], said
     assert said.count("the gradient is not finite (NaN or infinity), so its update was skipped") == 1
     assert "phase 1, step 4, rank 1, instances " in said
     assert SILENT not in said
     assert "Traceback" not in said
     assert [each.name for each in step_folders(tmp_path / "run")] == ["step-00000002"], "nothing is saved after it"
-    assert all_gone(tmp_path)
+    assert all_gone(started_tasks)
 
 
 @pytest.mark.slow

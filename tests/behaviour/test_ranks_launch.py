@@ -18,7 +18,19 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
-from made_ranks import BERTSMITH, PATIENCE, TORCHRUN, arguments, ended, processes, slurm, srun, started, wait_for_step
+from made_ranks import (
+    BERTSMITH,
+    PATIENCE,
+    TORCHRUN,
+    arguments,
+    ended,
+    processes,
+    slurm,
+    srun,
+    started,
+    tasks,
+    wait_for_step,
+)
 from made_rows import made_model, rows
 from made_runs import figures, small_corpus, small_recipe, weights
 
@@ -38,8 +50,8 @@ def three_ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     assert ended(with_launcher) == 0, (folders["ranks"] / "log").read_text()
     with_torchrun = started([*TORCHRUN, "-m", "bertsmith", *calls["torchrun"]], folders["torchrun"] / "log")
     assert ended(with_torchrun) == 0, (folders["torchrun"] / "log").read_text()
-    tasks = srun(calls["srun"], folders["srun"])
-    assert [ended(each) for each in tasks] == [0, 0], (folders["srun"] / "task-0.log").read_text()
+    by_srun = tasks(calls["srun"], folders["srun"], by="srun")
+    assert [ended(each) for each in by_srun] == [0, 0], (folders["srun"] / "log").read_text()
     return folders
 
 
@@ -51,13 +63,13 @@ def test_all_ways_of_starting_give_the_same_run(three_ways: dict[str, Path]) -> 
 
 
 def test_only_the_first_rank_speaks(three_ways: dict[str, Path]) -> None:
-    log = (three_ways["ranks"] / "log").read_text()
-    said = [line for line in log.splitlines() if line.strip()]
-    assert len([line for line in said if line.startswith("finished model:")]) == 1
-    assert said.count(str(three_ways["ranks"] / "run" / "model")) == 1, "what is printed for scripts, once"
-    assert "rank 1" not in log
-    assert len(said) == len(set(said))
-    assert not (three_ways["srun"] / "task-1.log").read_text().strip()
+    for name in ("ranks", "srun"):
+        log = (three_ways[name] / "log").read_text()
+        said = [line for line in log.splitlines() if line.strip()]
+        assert len([line for line in said if line.startswith("finished model:")]) == 1
+        assert said.count(str(three_ways[name] / "run" / "model")) == 1, "what is printed for scripts, once"
+        assert "rank 1" not in log
+        assert len(said) == len(set(said))
 
 
 @pytest.mark.parametrize(
@@ -129,10 +141,9 @@ def test_who_cannot_join_is_refused(
 
 
 def test_an_error_of_all_ranks_is_printed_once(tmp_path: Path) -> None:
-    call = arguments(RECIPE, tmp_path, "--ranks", "2")
+    call = arguments(RECIPE, tmp_path)
     call[call.index("--corpus") + 1] = str(tmp_path / "nowhere")
-    process = started([*BERTSMITH, *call], tmp_path / "log")
-    assert ended(process) == 2
+    assert [ended(each) for each in tasks(call, tmp_path)] == [2, 2]
     said = (tmp_path / "log").read_text()
     assert said.count("nowhere") == 1, said
     assert "Traceback" not in said
@@ -141,9 +152,8 @@ def test_an_error_of_all_ranks_is_printed_once(tmp_path: Path) -> None:
 
 def test_more_ranks_than_a_step_has_sequences_leave_no_run_folder(tmp_path: Path) -> None:
     """Of the second phase too, which would else be found out when the first one ends."""
-    call = arguments(small_recipe(phase2__global_batch=2), tmp_path, "--ranks", "3")
-    process = started([*BERTSMITH, *call], tmp_path / "log")
-    assert ended(process) == 2
+    call = arguments(small_recipe(phase2__global_batch=2), tmp_path)
+    assert [ended(each) for each in tasks(call, tmp_path, ranks=3)] == [2, 2, 2]
     said = (tmp_path / "log").read_text()
     assert said.count("a global batch of 2 sequences leaves some of 3 ranks without work") == 1, said
     assert "where: phase2.global_batch" in said
@@ -201,7 +211,12 @@ def test_a_signal_to_torchrun_stops_its_ranks_with_0_and_the_run_goes_on(unbroke
 
 @linux
 @pytest.mark.parametrize(
-    ("to", "number", "status"), [("launcher", "SIGINT", 130), ("rank", "SIGUSR1", 143), ("all", "SIGINT", 130)]
+    ("to", "number", "status"),
+    [
+        ("launcher", "SIGINT", 130),
+        ("rank", "SIGUSR1", 143),
+        pytest.param("all", "SIGINT", 130, marks=pytest.mark.slow),
+    ],
 )
 def test_how_a_stop_ends(to: str, number: str, status: int, tmp_path: Path) -> None:
     process = started([*BERTSMITH, *arguments(LONG, tmp_path, "--ranks", "2")], tmp_path / "log", MARK=str(tmp_path))
@@ -217,11 +232,11 @@ def test_how_a_stop_ends(to: str, number: str, status: int, tmp_path: Path) -> N
 
 
 def test_tasks_of_srun_leave_with_0_and_a_mark(tmp_path: Path) -> None:
-    tasks = srun(arguments(LONG, tmp_path), tmp_path)
-    wait_for_step(tmp_path / "run", 3, tasks[0])
-    for each in tasks:
+    both = tasks(arguments(LONG, tmp_path), tmp_path, by="srun")
+    wait_for_step(tmp_path / "run", 3, both[0])
+    for each in both:
         each.send_signal(signal.SIGUSR1)
-    assert [ended(each) for each in tasks] == [0, 0], (tmp_path / "task-0.log").read_text()
+    assert [ended(each) for each in both] == [0, 0], (tmp_path / "log").read_text()
     assert (tmp_path / "run" / "stopped").exists()
 
 
@@ -261,7 +276,7 @@ def test_finetune_takes_the_same_flags(tmp_path: Path) -> None:
     launched = [*call, "--out", str(tmp_path / "run"), "--ranks", "2"]
     assert ended(started([*BERTSMITH, *launched], tmp_path / "log")) == 0, (tmp_path / "log").read_text()
     assert (tmp_path / "log").read_text().splitlines().count(str(tmp_path / "run" / "model")) == 1
-    tasks = srun([*call, "--device", "cpu", "--out", str(tmp_path / "b")], tmp_path)
-    assert [ended(each) for each in tasks] == [0, 0]
+    by_srun = srun([*call, "--device", "cpu", "--out", str(tmp_path / "b")], tmp_path)
+    assert [ended(each) for each in by_srun] == [0, 0]
     assert figures(Run(tmp_path / "run")) == figures(Run(tmp_path / "b"))
     assert weights(Run(tmp_path / "run")) == weights(Run(tmp_path / "b"))
