@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
+from bertsmith.base import log
+from bertsmith.cli import main
+from made_kernels import kernels_unused
 from made_runs import OF_THE_CLOCK
 from stored_corpora import FIXTURES
 
@@ -57,28 +61,73 @@ def earlier(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "src"
 
 
-def resume(sources: Path, name: str, folder: Path, **variables: str) -> Resumed:
-    """Resumes a copy of a stored run in a process of the version in `sources`."""
-    shutil.copytree(RUNS / name, folder / "run")
-    shutil.copytree(RUNS / "corpus", folder / "corpus")
-    arguments = ["pretrain", folder / "run" / "recipe.yaml", "--corpus", folder / "corpus", "--out", folder / "run"]
-    environment = os.environ | {"PYTHONPATH": str(sources)} | variables
-    where = [sys.executable, "-c", "import bertsmith; print(bertsmith.__file__)"]
-    imported = subprocess.run(where, env=environment, cwd=folder, capture_output=True, text=True, check=True).stdout
-    assert Path(imported.strip()).is_relative_to(sources)
-    command = [sys.executable, "-m", "bertsmith", *map(str, arguments), "--resume"]
+# In a process of the earlier version, whose modules have the names of ours.
+RESUMES = """
+import sys
+from pathlib import Path
+import bertsmith
+from bertsmith.cli import main
+assert Path(bertsmith.__file__).is_relative_to(sys.argv[1]), bertsmith.__file__
+for run in sys.argv[2:]:
+    if status := main(["pretrain", f"{run}/recipe.yaml", "--corpus", f"{run}-corpus", "--out", run, "--resume"]):
+        sys.exit(status)
+    print(f"end of {run}", file=sys.stderr, flush=True)
+"""
+
+
+def copied(name: str, folder: Path) -> Path:
+    """A copy of a stored run, with one of the corpus beside it."""
+    shutil.copytree(RUNS / name, folder / name)
+    shutil.copytree(RUNS / "corpus", folder / f"{name}-corpus")
+    return folder / name
+
+
+def resumed(run: Path, said: str) -> Resumed:
+    """What a run has come to. said: what it said on the way."""
+    assert f"resuming after step {STEPS_OF_STOP}" in said
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return Resumed(
+        records=[json.loads(line) for line in lines],
+        weights=load_file(run / "model" / "model.safetensors"),
+        begun_on=json.loads((run / "run.json").read_text(encoding="utf-8"))["begun_on"],
+        warnings=[line for line in said.splitlines() if line.startswith("warning: this run")],
+    )
+
+
+@pytest.fixture(scope="module")
+def before(earlier: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Resumed]:
+    """Both runs, resumed by the earlier version."""
+    folder = tmp_path_factory.mktemp("before")
+    runs = [copied(name, folder) for name in ("fp32", "bf16")]
+    environment = os.environ | {"PYTHONPATH": str(earlier)}
+    command = [sys.executable, "-c", RESUMES, str(earlier), *map(str, runs)]
     done = subprocess.run(
         command, env=environment, cwd=folder, capture_output=True, text=True, timeout=250, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert f"resuming after step {STEPS_OF_STOP}" in done.stderr
-    lines = (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return Resumed(
-        records=[json.loads(line) for line in lines],
-        weights=load_file(folder / "run" / "model" / "model.safetensors"),
-        begun_on=json.loads((folder / "run" / "run.json").read_text(encoding="utf-8"))["begun_on"],
-        warnings=[line for line in done.stderr.splitlines() if line.startswith("warning: this run")],
-    )
+    of_fp32, of_bf16 = done.stderr.split(f"end of {runs[0]}\n")
+    found = {"fp32": resumed(runs[0], of_fp32), "bf16": resumed(runs[1], of_bf16)}
+    assert found["fp32"].records[-1]["step"] == LAST_STEP
+    return found
+
+
+@pytest.fixture
+def resume(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Resumed]:
+    """Resumes a copy of a stored run by this version, as in a new process."""
+    monkeypatch.setattr(log, "_said", set())
+
+    def resume(name: str) -> Resumed:
+        run = copied(name, tmp_path)
+        call = ["pretrain", str(run / "recipe.yaml"), "--corpus", f"{run}-corpus", "--out", str(run), "--resume"]
+        with kernels_unused():
+            status = main(call)
+        said = capfd.readouterr().err
+        assert status == 0, said
+        return resumed(run, said)
+
+    return resume
 
 
 def known_figures(record: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
@@ -86,20 +135,17 @@ def known_figures(record: dict[str, Any], like: dict[str, Any]) -> dict[str, Any
     return {name: record.get(name) for name in like if name not in OF_THE_CLOCK}
 
 
-@pytest.fixture(scope="module")
-def expected(earlier: Path, tmp_path_factory: pytest.TempPathFactory) -> Resumed:
-    found = resume(earlier, "fp32", tmp_path_factory.mktemp("expected"))
-    assert found.records[-1]["step"] == LAST_STEP
-    return found
-
-
 @pytest.mark.parametrize("compiler", ["found", "missing"])
 def test_a_stored_run_in_fp32_ends_as_the_earlier_version_ends_it(
-    compiler: str, expected: Resumed, repository: Path, tmp_path: Path
+    compiler: str,
+    before: dict[str, Resumed],
+    resume: Callable[[str], Resumed],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With the operators that it began with, though there is a compiler for kernels."""
-    variables = {"CXX": "no-such-compiler"} if compiler == "missing" else {}
-    found = resume(repository / "src", "fp32", tmp_path, **variables)
+    if compiler == "missing":
+        monkeypatch.setenv("CXX", "no-such-compiler")
+    expected, found = before["fp32"], resume("fp32")
     assert found.warnings == expected.warnings
     assert [known_figures(*pair) for pair in zip(found.records, expected.records, strict=True)] == [
         known_figures(record, record) for record in expected.records
@@ -124,12 +170,11 @@ def losses(run: Resumed) -> dict[str, float]:
     }
 
 
-def test_a_stored_run_in_bf16_goes_on_near_to_it(earlier: Path, repository: Path, tmp_path: Path) -> None:
-    before = resume(earlier, "bf16", tmp_path / "earlier")
-    now = resume(repository / "src", "bf16", tmp_path / "now")
-    assert [known_figures(*pair) for pair in zip(plan_of(now), plan_of(before), strict=True)] == plan_of(before)
-    assert losses(now).keys() >= losses(before).keys()
-    assert {name: losses(now)[name] for name in losses(before)} == pytest.approx(losses(before), rel=0.01)
+def test_a_stored_run_in_bf16_goes_on_near_to_it(before: dict[str, Resumed], resume: Callable[[str], Resumed]) -> None:
+    then, now = before["bf16"], resume("bf16")
+    assert [known_figures(*pair) for pair in zip(plan_of(now), plan_of(then), strict=True)] == plan_of(then)
+    assert losses(now).keys() >= losses(then).keys()
+    assert {name: losses(now)[name] for name in losses(then)} == pytest.approx(losses(then), rel=0.01)
     stored = json.loads((RUNS / "bf16" / "run.json").read_text(encoding="utf-8"))["begun_on"]
     assert now.begun_on["precision"] == stored["precision"] == "bf16"
     assert bool(now.warnings) == (now.begun_on["between_products"] != stored["between_products"]), now.warnings
