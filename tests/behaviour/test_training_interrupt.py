@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,92 +17,98 @@ from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.loader import Loader
 from bertsmith.batches.maker import Maker
 from bertsmith.batches.order import Order
+from bertsmith.cli import main
 from bertsmith.corpus.shards import Corpus
 from bertsmith.recipes.loader import load_recipe, save_recipe
 from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.checkpoints.position import read_position
 from bertsmith.training.loop import Trainer
-from bertsmith.training.pretrain import pretrain
+from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.training.pretraining import evaluate
+from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.records.sinks import Outputs
 from made_runs import blocks_drawing, corpus, figures, signalled_after, small_corpus, small_recipe, weights
 
-RECIPE = small_recipe(phase1__steps=24, phase2__steps=2, phase1__global_batch=48, evaluate_every=1000)
+RECIPE = small_recipe(phase1__steps=4, phase2__steps=0)
+# Of many micro-batches a step.
+LONG = small_recipe(phase1__steps=2, phase1__global_batch=64, phase2__steps=0)
 
 
 def command(recipe: Recipe, folder: Path, *more: str) -> list[str]:
     save_recipe(recipe, folder / "recipe.yaml")
     call = ["pretrain", str(folder / "recipe.yaml"), "--corpus", str(small_corpus()), "--out", str(folder / "run")]
-    return [sys.executable, "-m", "bertsmith", *call, *more]
+    return [*call, *more]
 
 
-# The command line, where one micro-batch of the first step is made to receive these signals while it is computed.
+def signals_in_micro_batch(number: int, *signals: int) -> None:
+    """Has this process receive these signals while it computes the micro-batch of this number, from 1."""
+    forward, taken = Pretraining.forward, iter(range(1, 1000))
+
+    def signalled(*given: Any) -> Any:
+        if next(taken) == number:
+            for each in signals:
+                signal.raise_signal(each)
+        return forward(*given)
+
+    Pretraining.forward = signalled  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def stops_in_its_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """The exit status of a run of LONG, and what it said, when these signals came in the middle of its first step."""
+
+    def run(*signals: int) -> tuple[int, str]:
+        with monkeypatch.context() as patch:
+            patch.setattr(Pretraining, "forward", Pretraining.forward)  # and puts it back
+            signals_in_micro_batch(3, *signals)
+            status = main(command(LONG, tmp_path))
+        return status, capfd.readouterr().err
+
+    return run
+
+
+# The command line as a process of its own. The signal falls into the sixth step.
 SIGNALLED = """
 import signal, sys
+sys.path[:0] = {path!r}
 from bertsmith.cli import main
-from bertsmith.training.pretraining.objective import Pretraining
-
-numbers, forward, taken = [int(each) for each in sys.argv.pop(1).split(",")], Pretraining.forward, 0
-
-def signalled(self, batch, device):
-    global taken
-    taken += 1
-    for number in numbers if taken == 3 else ():
-        signal.raise_signal(number)
-    return forward(self, batch, device)
-
-Pretraining.forward = signalled
+from test_training_interrupt import signals_in_micro_batch
+signals_in_micro_batch(11, signal.SIGINT)
 sys.exit(main())
 """
 
 
-def signalled_in_a_step(folder: Path, recipe: Recipe, *numbers: int) -> tuple[int, str]:
-    """The exit status of a run, and what it said, when these signals came in the middle of its first step."""
-    flags = command(recipe, folder)[3:]
-    call = [sys.executable, "-c", SIGNALLED, ",".join(str(int(number)) for number in numbers), *flags]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=120, check=False)
-    return done.returncode, done.stderr
-
-
-def started(call: list[str], run: Path, after_step: int) -> subprocess.Popen[str]:
-    """The process, once its metrics tell of this step."""
-    process = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
-    path, end = run / "metrics.jsonl", time.monotonic() + 90
-    while time.monotonic() < end and process.poll() is None:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        if any(json.loads(line)["step"] >= after_step for line in lines if line.endswith("}")):
-            return process
-        time.sleep(0.001)
-    process.kill()
-    raise AssertionError(process.communicate()[1])
-
-
 def test_ctrl_c_saves_and_the_resumed_run_is_unbroken(tmp_path: Path) -> None:
-    process = started(command(RECIPE, tmp_path), tmp_path / "run", after_step=3)
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130, said
+    recipe = small_recipe(phase1__steps=8, phase2__steps=2)
+    script = SIGNALLED.format(path=[str(Path(__file__).parent), *sys.path])
+    call = [sys.executable, "-c", script, *command(recipe, tmp_path)]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=240, check=False)
+    status, said = done.returncode, done.stderr
+    assert status == 130, said
     assert "SIGINT received: the unfinished step is dropped, then the run is saved and stops; press Ctrl-C" in said
     (saved,) = step_folders(tmp_path / "run")
     step = int(saved.name.removeprefix("step-"))
-    assert 3 <= step < 24
+    assert 3 <= step < 8
     assert f"stopped at step {step}; run the same command with --resume to resume" in said
     assert "Traceback" not in said
-    resumed = pretrain(RECIPE, corpus(), tmp_path / "run", resume=True)
-    unbroken = pretrain(RECIPE, corpus(), tmp_path / "unbroken")
+    resumed = pretrain(recipe, corpus(), tmp_path / "run", resume=True)
+    unbroken = pretrain(recipe, corpus(), tmp_path / "unbroken")
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
 
 
-def test_a_signal_in_the_middle_of_a_long_step_drops_it_and_nothing_is_lost(tmp_path: Path) -> None:
-    long = small_recipe(phase1__steps=2, phase1__global_batch=64, phase2__steps=0)
-    status, said = signalled_in_a_step(tmp_path, long, signal.SIGTERM)
+def test_a_signal_in_the_middle_of_a_long_step_drops_it_and_nothing_is_lost(
+    tmp_path: Path, stops_in_its_first_step: Callable[..., tuple[int, str]]
+) -> None:
+    status, said = stops_in_its_first_step(signal.SIGTERM)
     assert status == 143, said
     assert "the unfinished step is dropped" in said
     assert [each.name for each in step_folders(tmp_path / "run")] == ["step-00000000"]
-    resumed = pretrain(long, corpus(), tmp_path / "run", resume=True)
-    unbroken = pretrain(long, corpus(), tmp_path / "unbroken")
+    resumed = pretrain(LONG, corpus(), tmp_path / "run", resume=True)
+    unbroken = pretrain(LONG, corpus(), tmp_path / "unbroken")
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
 
@@ -185,17 +190,23 @@ def test_a_signal_in_a_measurement_before_the_first_step_or_after_the_last_ends_
     assert not (tmp_path / "run" / "stopped").exists()
 
 
+@pytest.fixture(scope="module")
+def over_an_epoch(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """An unbroken run that ends in its second epoch."""
+    size = Order(Epochs(corpus(), seed=RECIPE.seed, phase=1, sequence_length=64)).epoch(0).size
+    recipe = small_recipe(phase1__steps=size // 32 + 2, phase1__global_batch=32, phase2__steps=0)
+    return pretrain(recipe, corpus(), tmp_path_factory.mktemp("over-an-epoch") / "run")
+
+
 @pytest.mark.parametrize(("epoch", "workers"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_a_signal_ends_the_wait_for_an_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int, workers: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over_an_epoch: Run, epoch: int, workers: int
 ) -> None:
     """Of the first epoch, which is always drawn while the run waits, and of one that no process makes ahead."""
     made = tmp_path / "corpus"
     shutil.copytree(small_corpus(), made, ignore=shutil.ignore_patterns("order"))
-    source = Corpus.open(made)
-    size = Order(Epochs(source, seed=RECIPE.seed, phase=1, sequence_length=64)).epoch(0).size
-    recipe = small_recipe(phase1__steps=size // 8 + 2, phase2__steps=0, loader_workers=workers)
-    unbroken = pretrain(recipe, corpus(), tmp_path / "unbroken")
+    source, steps = Corpus.open(made), over_an_epoch.metrics("train")[-1]["step"]
+    recipe = small_recipe(phase1__steps=steps, phase1__global_batch=32, phase2__steps=0, loader_workers=workers)
     with monkeypatch.context() as patch:
         waits = blocks_drawing(epoch, patch)
         patch.setattr(Maker, "ask_for", lambda self, epoch: None)
@@ -203,16 +214,15 @@ def test_a_signal_ends_the_wait_for_an_index(
             pretrain(recipe, source, tmp_path / "run")
     assert len(waits) == epoch + 1
     saved = read_position(step_folders(tmp_path / "run")[-1])
-    assert saved.step == size // 8 * epoch, "all steps before the one that needs the index"
+    assert saved.step == (steps - 2) * epoch, "all steps before the one that needs the index"
     resumed = pretrain(recipe, source, tmp_path / "run", resume=True)
-    assert figures(resumed) == figures(unbroken)
-    assert weights(resumed) == weights(unbroken)
+    assert figures(resumed) == figures(over_an_epoch)
+    assert weights(resumed) == weights(over_an_epoch)
 
 
-def test_ctrl_c_twice_stops_at_once(tmp_path: Path) -> None:
+def test_ctrl_c_twice_stops_at_once(tmp_path: Path, stops_in_its_first_step: Callable[..., tuple[int, str]]) -> None:
     """The second press falls into the micro-batch of the first, after which the run would be saved."""
-    long = small_recipe(phase1__steps=2, phase1__global_batch=64, phase2__steps=0)
-    status, said = signalled_in_a_step(tmp_path, long, signal.SIGINT, signal.SIGINT)
+    status, said = stops_in_its_first_step(signal.SIGINT, signal.SIGINT)
     assert status == 130, said
     assert "then the run is saved and stops" in said
     assert "interrupted" in said
