@@ -157,14 +157,22 @@ def test_the_share_of_time_that_ranks_waited_for_data_is_in_the_metrics(finished
     )
 
 
+# Longer than an epoch.
+OVER_AN_EPOCH = {"phase1__steps": 10, "phase1__global_batch": 24}
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return pretrain(small_recipe(**OVER_AN_EPOCH), corpus(), tmp_path_factory.mktemp("expected") / "run")
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_in_a_corpus_that_cannot_be_written_to_gives_the_same(
-    tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, workers: int, expected: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    recipe = small_recipe(loader_workers=workers, phase1__steps=30)
-    expected = pretrain(recipe, corpus(), tmp_path / "expected")
+    recipe = small_recipe(**OVER_AN_EPOCH, loader_workers=workers)
     shutil.copytree(corpus().folder, tmp_path / "corpus", ignore=shutil.ignore_patterns("order"))
     (tmp_path / "corpus" / "order").write_text("a file is in the way of the folder")
     found = pretrain(recipe, Corpus.open(tmp_path / "corpus"), tmp_path / "run")

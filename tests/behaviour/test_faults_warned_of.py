@@ -34,7 +34,8 @@ def warnings(run: Run) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("preset", ["bert-tiny", "quickstart"])
 def test_a_healthy_run_raises_none(preset: str, tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
-    recipe = load_recipe(preset, [*SHORT, "--phase1.steps=24", "--phase2.steps=4"])
+    small = ("--phase1.global_batch=8", "--phase2.global_batch=4", "--phase2.sequence_length=128")
+    recipe = load_recipe(preset, [*SHORT, *small, "--phase1.steps=24", "--phase2.steps=4"])
     run = pretrain(recipe, corpus(), tmp_path / "run")
     losses = [each["loss"] for each in run.metrics("train")]
     assert losses[11] < losses[0] - 0.2, "it learns"

@@ -27,8 +27,8 @@ from made_runs import (
     weights,
 )
 
-# 26 steps in two phases without dropout: more than 20 of them after the first change.
-STEPS = (14, 12)
+# 18 steps in two phases without dropout: more than 12 of them after the first change.
+STEPS = (10, 8)
 RECIPE = small_recipe(
     phase1__steps=STEPS[0], phase1__global_batch=16, phase2__steps=STEPS[1], phase2__global_batch=12, log_every=1,
     evaluate_every=7, save_every=2, model__hidden_dropout=0, model__attention_dropout=0,
@@ -62,7 +62,7 @@ def on_4_2_and_1_ranks(recipe: Recipe, run: Path) -> Run:
     """Begun on four ranks, killed, resumed on two with sharded weights, killed, and resumed on one with larger
     micro-batches."""
     ran(train, 4, recipe, small_corpus(), run, kill=Moment(4, 0.0, saved=True))
-    ran(train, 2, replace(recipe, parallel="shard"), small_corpus(), run, kill=Moment(12, 0.0, saved=True))
+    ran(train, 2, replace(recipe, parallel="shard"), small_corpus(), run, kill=Moment(11, 0.0, saved=True))
     assert not Run(run).is_finished()
     ran(train, 1, replace(recipe, micro_batch_tokens=1000), small_corpus(), run)
     return Run(run)

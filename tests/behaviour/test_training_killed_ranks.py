@@ -17,7 +17,7 @@ from made_runs import figures, note_instances, noted_instances, small_corpus, sm
 
 # Dropout is that of BERT. A line of metrics comes every third step and a checkpoint every second one, so that most
 # checkpoints are made between two lines.
-PHASES = (12, 6)
+PHASES = (10, 4)
 RECIPE = small_recipe(
     phase1__steps=PHASES[0],
     phase1__global_batch=24,

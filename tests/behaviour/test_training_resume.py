@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,10 +18,10 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.order import Order
-from bertsmith.recipes.loader import save_recipe
 from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
+from made_kills import Moment, drawing, ran
 from made_runs import corpus, figures, small_corpus, small_recipe, weights
 
 # Some 140 to 190 instances an epoch, by the Python whose documentation they are of: the phase is in its third epoch or
@@ -68,10 +65,12 @@ def signal_when(condition: Callable[[], bool], number: int) -> Iterator[None]:
         watcher.join()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_stopped_in_each_phase_and_resumed_is_unbroken(unbroken: Run, tmp_path: Path, number: int) -> None:
-    folder, stops, before = tmp_path / "run", [], signal.getsignal(number)
-    for after in (3, 9, 15):  # an early epoch, a later one, the second phase
+def test_stopped_in_each_phase_and_resumed_is_unbroken(unbroken: Run, tmp_path: Path) -> None:
+    """By either signal."""
+    folder, stops, numbers = tmp_path / "run", [], (signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    # An early epoch, a later one, the second phase.
+    for after, number in ((3, signal.SIGTERM), (9, signal.SIGUSR1), (15, signal.SIGTERM)):
         with (
             pytest.raises(StoppedAfterSaving),
             signal_when(lambda step=after: last_step(folder) >= step, number),
@@ -84,12 +83,11 @@ def test_stopped_in_each_phase_and_resumed_is_unbroken(unbroken: Run, tmp_path: 
     assert stops == sorted(set(stops))
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
-    assert signal.getsignal(number) == before, "handlers are put back"
+    assert [signal.getsignal(number) for number in numbers] == before, "handlers are put back"
 
 
-def command(recipe: Path, out: Path) -> list[str]:
-    call = ["pretrain", str(recipe), "--corpus", str(small_corpus()), "--out", str(out), "--resume", "--quiet"]
-    return [sys.executable, "-m", "bertsmith", *call]
+def train(recipe: Recipe, source: Path, out: Path) -> None:
+    pretrain(recipe, source, out, resume=True)
 
 
 def test_killed_at_random_moments_and_resumed_is_unbroken(unbroken: Run, tmp_path: Path) -> None:
@@ -97,18 +95,9 @@ def test_killed_at_random_moments_and_resumed_is_unbroken(unbroken: Run, tmp_pat
     often = small_recipe(
         phase1__steps=14, phase1__global_batch=48, phase2__steps=5, log_every=3, evaluate_every=6, save_every=2
     )
-    save_recipe(often, tmp_path / "recipe.yaml")
-    folder, draw = tmp_path / "run", random.Random()
+    folder, draw = tmp_path / "run", drawing()
     for after in (draw.randint(0, 6), draw.randint(7, 12)):
-        process = subprocess.Popen(command(tmp_path / "recipe.yaml", folder), stderr=subprocess.PIPE)
-        try:
-            end = time.monotonic() + 90
-            while last_step(folder) < after and process.poll() is None and time.monotonic() < end:
-                time.sleep(0.001)
-            time.sleep(draw.random() * 0.15)
-        finally:
-            process.kill()
-            process.communicate()
+        ran(train, 1, often, small_corpus(), folder, kill=Moment(after, draw.random() * 0.15))
     resumed = pretrain(often, corpus(), folder, resume=True)
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
