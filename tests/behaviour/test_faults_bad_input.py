@@ -201,7 +201,7 @@ def test_a_disk_that_refuses_at_any_write_leaves_what_was_saved(
 
     newest = [""]
     monkeypatch.setattr(files.os, "fsync", filling)
-    for free in range(1, 60, 2):
+    for free in range(1, 60, 3):
         space = free
         if main(["--quiet", *map(str, call)]) == 0:
             break
@@ -226,11 +226,13 @@ exit $status
 
 
 @own_mounts
-@pytest.mark.parametrize(("save_every", "size"), [(2, "600k"), (100_000, "60k")], ids=["checkpoint", "metrics"])
-def test_a_disk_that_is_really_full(tmp_path: Path, save_every: int, size: str) -> None:
+@pytest.mark.parametrize(
+    ("steps", "save_every", "size"), [(8, 2, "600k"), (50, 100_000, "48k")], ids=["checkpoint", "metrics"]
+)
+def test_a_disk_that_is_really_full(tmp_path: Path, steps: int, save_every: int, size: str) -> None:
     """A disk of this size, filled by checkpoints in one run and by lines of metrics in the other: both train to their
     end, where no model can be written."""
-    save_recipe(small_recipe(phase1__steps=100, save_every=save_every), tmp_path / "recipe.yaml")
+    save_recipe(small_recipe(phase1__steps=steps, save_every=save_every), tmp_path / "recipe.yaml")
     (tmp_path / "disk").mkdir()
     script = FULL_DISK.format(
         size=size, python=sys.executable, recipe=tmp_path / "recipe.yaml", corpus=small_corpus(), copy=tmp_path / "copy"

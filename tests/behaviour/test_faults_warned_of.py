@@ -67,7 +67,7 @@ def test_fault_rate_times_a_hundred(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_fault_rate_of_next_to_nothing(tmp_path: Path) -> None:
     """Noise may look like a fall at one evaluation, and not at all of them."""
-    often = ("--phase1.global_batch=8", "--log_every=1", "--evaluate_every=2")
+    often = ("--phase1.global_batch=8", "--phase1.sequence_length=64", "--log_every=1", "--evaluate_every=2")
     run = tiny(tmp_path / "run", "--phase1.steps=38", "--phase1.learning_rate=1e-7", *often)
     (found,) = warnings(run)
     assert found["name"] == PLATEAU
@@ -90,7 +90,7 @@ def test_fault_a_corpus_of_repeated_documents(tmp_path: Path) -> None:
 def test_a_resumed_run_keeps_its_warnings_and_repeats_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture
 ) -> None:
-    fault = ("--phase1.steps=4", "--masking.mask_share=0", "--masking.random_share=0")
+    fault = ("--phase1.steps=4", "--phase1.global_batch=8", "--masking.mask_share=0", "--masking.random_share=0")
     unbroken = tiny(tmp_path / "unbroken", *fault)
     with monkeypatch.context() as patch:
         signalled_after(3, patch)

@@ -33,8 +33,14 @@ def test_saves_change_no_figure(unbroken: Run, tmp_path: Path) -> None:
     assert weights(often) == weights(unbroken)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", [STATE, "position.json", "checksums.json"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        *((STATE, damage) for damage in DAMAGES),
+        *(("position.json", "a flipped bit"), ("position.json", "gone")),
+        *(("checksums.json", "cut"), ("checksums.json", "emptied"), ("checksums.json", "gone")),
+    ],
+)
 def test_from_the_one_before_a_damaged_one_the_run_is_unbroken(
     unbroken: Run, stopped: Path, tmp_path: Path, said: pytest.LogCaptureFixture, name: str, damage: str
 ) -> None:
