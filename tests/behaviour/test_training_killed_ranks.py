@@ -25,6 +25,7 @@ RECIPE = small_recipe(
     log_every=3,
     evaluate_every=5,
     save_every=2,
+    micro_batch_tokens=512,
 )
 
 

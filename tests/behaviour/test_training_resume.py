@@ -26,7 +26,8 @@ from made_runs import corpus, figures, small_corpus, small_recipe, weights
 
 # Some 140 to 190 instances an epoch, by the Python whose documentation they are of: the phase is in its third epoch or
 # later at its end, and lines come every three steps, so a stop falls between two.
-RECIPE = small_recipe(phase1__steps=14, phase1__global_batch=48, phase2__steps=5, log_every=3, evaluate_every=6)
+LENGTH = {"phase1__steps": 14, "phase1__global_batch": 48, "phase2__steps": 5, "micro_batch_tokens": 1024}
+RECIPE = small_recipe(**LENGTH, log_every=3, evaluate_every=6)
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +93,7 @@ def train(recipe: Recipe, source: Path, out: Path) -> None:
 
 def test_killed_at_random_moments_and_resumed_is_unbroken(unbroken: Run, tmp_path: Path) -> None:
     """kill -9 in the middle of steps and of saves; every second step is saved."""
-    often = small_recipe(
-        phase1__steps=14, phase1__global_batch=48, phase2__steps=5, log_every=3, evaluate_every=6, save_every=2
-    )
+    often = small_recipe(**LENGTH, log_every=3, evaluate_every=6, save_every=2)
     folder, draw = tmp_path / "run", drawing()
     for after in (draw.randint(0, 6), draw.randint(7, 12)):
         ran(train, 1, often, small_corpus(), folder, kill=Moment(after, draw.random() * 0.15))
@@ -143,9 +142,7 @@ def refused(recipe: Recipe, run: Run) -> BertsmithError:
 
 
 def test_another_recipe_is_refused_by_the_names_of_its_keys(unbroken: Run) -> None:
-    changed = small_recipe(
-        phase1__steps=14, phase1__global_batch=48, phase2__steps=6, seed=7, masking__rate=0.2, log_every=1
-    )
+    changed = small_recipe(**{**LENGTH, "phase2__steps": 6}, seed=7, masking__rate=0.2, log_every=1)
     error = refused(changed, unbroken)
     for part in ("recipe.phase2.steps was 5, is 6", "recipe.seed was 42, is 7", "recipe.masking.rate was 0.15, is 0.2"):
         assert part in error.what
