@@ -20,7 +20,7 @@ from bertsmith.training.run_folder import Run
 from made_kills import Moment, drawing, ran
 from made_runs import small_corpus, small_recipe
 
-SECONDS, SECONDS_PER_STEP, LOG_EVERY, SAVE_EVERY = 3.0, 0.02, 3, 12
+SECONDS, SECONDS_PER_STEP, LOG_EVERY, SAVE_EVERY = 1.6, 0.02, 3, 12
 RECIPE = small_recipe(
     hours=SECONDS / 3600,
     phase1__warmup=0.0,

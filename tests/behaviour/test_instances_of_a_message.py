@@ -22,7 +22,8 @@ from bertsmith.training.pretraining.health import Health
 from made_runs import corpus
 
 BATCH = 8
-SHORT = ("--device=cpu", "--precision=fp32", "--phase1.steps=3", f"--phase1.global_batch={BATCH}")
+SMALL = ("--device=cpu", "--precision=fp32", "--model.layers=1", "--model.hidden=32", "--model.intermediate=48")
+SHORT = (*SMALL, "--phase1.steps=3", f"--phase1.global_batch={BATCH}")
 SECOND = ("--phase2.steps=2", "--phase2.global_batch=4", "--masking.rate=0.4", "--masking.final_rate=0.1")
 
 
@@ -81,7 +82,7 @@ def test_they_go_over_the_ends_of_epochs_and_a_run_by_time_has_those_of_its_metr
     count = Health.count
     monkeypatch.setattr(Health, "count", lambda health, step: (seen.append(step), count(health, step))[1])
     longer = ["--phase1.steps=4", "--phase1.global_batch=100", "--phase2.steps=0", "--log_every=1"]
-    run = pretrain(load_recipe("bert-tiny", [*SHORT[:2], *longer]), corpus(), tmp_path / "run").folder
+    run = pretrain(load_recipe("bert-tiny", [*SMALL, *longer]), corpus(), tmp_path / "run").folder
     assert len({epoch for step in seen for epoch, _ in step.started_epochs} | {0}) > 1
     call = ["inspect", str(corpus().folder), "--run", str(run)]
     assert main([*call, "--samples", "400"]) == 0

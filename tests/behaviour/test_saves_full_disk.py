@@ -23,7 +23,7 @@ from made_checkpoints import fill, small_disk
 from made_rows import QUICK, made_model, rows
 from made_runs import corpus, figures, small_corpus, small_recipe, weights
 
-LENGTH = {"phase1__steps": 20, "phase2__steps": 4, "evaluate_every": 4}
+LENGTH = {"phase1__steps": 20, "phase2__steps": 4, "evaluate_every": 8}
 RECIPE = small_recipe(**LENGTH, save_every=2, keep=2)
 FULL_AFTER, FREE_AFTER = 7, 17
 

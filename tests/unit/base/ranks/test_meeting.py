@@ -123,7 +123,7 @@ print("there", flush=True)
     with subprocess.Popen([sys.executable, "-c", text], **pipes) as rank:
         assert rank.stdout is not None
         assert rank.stdout.readline() == "waits\n"
-        time.sleep(4)
+        time.sleep(1.5)
         assert rank.poll() is None
         ours = connect(place, PATIENCE, never)
         said, errors = rank.communicate(timeout=PATIENCE)
