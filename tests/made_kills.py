@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ def _rank(
     work: Callable[..., None],
     args: tuple[object, ...],
 ) -> None:
+    sys.modules["matplotlib.backends.backend_agg"] = None  # type: ignore[assignment]  # as `no_figures`
     if isinstance(kill, Moment):
         _kill_at(kill)
     elif kill is not None:

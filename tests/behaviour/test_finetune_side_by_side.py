@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +20,7 @@ import made_students
 from bertsmith.base import files, ranks
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.cli import main
 from bertsmith.report.reading import read_runs
 from bertsmith.tasks.finetuning import side_by_side, start
 from bertsmith.tasks.kinds.classify import Classify
@@ -32,16 +34,17 @@ from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run_folder import Run
 from made_kills import Moment, Rename, drawing, ran
 from made_ranks import BERTSMITH, PATIENCE, ended, started
-from made_rows import QUICK, rows
+from made_rows import CONFIG, QUICK, made_model, rows
 from made_runs import figures, weights
 
-TRAIN, DEV, TEST = rows(70, 1), rows(30, 2), rows(12, 3)
+TRAIN, DEV, TEST = rows(44, 1), rows(20, 2), rows(6, 3)
 SETTINGS = replace(
-    QUICK, epochs=3, seeds=3, folds=2, learning_curve=True, patience=1, log_every=2, save_every=2, dropout=0.2,
+    QUICK, epochs=3, seeds=2, folds=2, learning_curve=True, patience=1, log_every=2, save_every=2, dropout=0.2,
     report=True,
 )  # fmt: skip
 BESIDE = replace(SETTINGS, side_by_side=True)
-TRAININGS = ["share-10", "share-30", "fold-1", "fold-2", "seed-42", "seed-43", "seed-44"]
+TWO = replace(QUICK, epochs=2, seeds=2, side_by_side=True)
+TRAININGS = ["share-10", "share-30", "fold-1", "fold-2", "seed-42", "seed-43"]
 
 
 def tune(model: Path, out: Path | None, settings: FinetuneSettings, given: Path | None = None) -> None:
@@ -54,9 +57,22 @@ def tune(model: Path, out: Path | None, settings: FinetuneSettings, given: Path 
 
 
 @pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_model(tmp_path_factory.mktemp("encoder"), replace(CONFIG, num_hidden_layers=1))
+
+
+@pytest.fixture(scope="module")
 def unbroken(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = tmp_path_factory.mktemp("unbroken") / "run"
-    ran(tune, 1, model, run, SETTINGS)
+    tune(model, run, SETTINGS)
+    return Run(run)
+
+
+@pytest.fixture(scope="module")
+def two(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two seeds, one after another."""
+    run = tmp_path_factory.mktemp("two") / "run"
+    tune(model, run, replace(TWO, side_by_side=False))
     return Run(run)
 
 
@@ -84,30 +100,8 @@ def check_equal(found: Run, alone: Run) -> None:
         assert (found.folder / path.relative_to(alone.folder)).read_bytes() == path.read_bytes(), path
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_trainings_side_by_side_are_those_of_one_process(
-    unbroken: Run, model: Path, tmp_path: Path, count: int
-) -> None:
-    run = Run(tmp_path / "run")
-    ran(tune, count, model, run.folder, BESIDE, tmp_path)
-    check_equal(run, unbroken)
-    given = [json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(count)]
-    assert all(each == given[0] for each in given), "every rank is given the result"
-    named = [(kind, each[kind]) for each in run.metrics() for kind in ("share", "fold", "seed") if kind in each]
-    assert [f"{kind}-{label}" for kind, label in dict.fromkeys(named)] == TRAININGS
-
-
-@pytest.mark.parametrize("keep", ["median", "last"])
-def test_the_model_of_the_same_seed_is_kept(model: Path, tmp_path: Path, keep: str) -> None:
-    runs = {count: Run(tmp_path / str(count)) for count in (1, 2)}
-    for count, run in runs.items():
-        seeds = replace(QUICK, epochs=2, seeds=3, keep_seed=keep, side_by_side=count == 2)
-        ran(tune, count, model, run.folder, seeds)
-    check_equal(runs[2], runs[1])
-
-
-def on_which_rank(model: Path, folder: Path) -> None:
-    """What every rank does: it notes which trainings it enters, and when it takes steps."""
+def noting(model: Path, folder: Path) -> None:
+    """What every rank does: it notes which trainings it enters, and what it is given."""
     enter, number = Trainer.enter, ranks.rank()
 
     def entered(self: Trainer, stage: Stage) -> None:
@@ -117,14 +111,31 @@ def on_which_rank(model: Path, folder: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "enter", entered)
-        tune(model, folder / "run", BESIDE)
+        tune(model, folder / "run", BESIDE, folder)
 
 
-def test_each_training_is_done_once_and_by_one_rank(model: Path, tmp_path: Path) -> None:
-    ran(on_which_rank, 2, model, tmp_path)
-    done = [(tmp_path / f"entered-{rank}").read_text(encoding="utf-8").split() for rank in range(2)]
-    assert done[0] == TRAININGS[::2], "the last seed is the first rank's"
-    assert done[1] == TRAININGS[1::2]
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_trainings_side_by_side_are_those_of_one_process_and_each_is_done_by_one_rank(
+    unbroken: Run, model: Path, tmp_path: Path, count: int
+) -> None:
+    ran(noting, count, model, tmp_path)
+    run = Run(tmp_path / "run")
+    check_equal(run, unbroken)
+    given = [json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(count)]
+    assert all(each == given[0] for each in given), "every rank is given the result"
+    named = [(kind, each[kind]) for each in run.metrics() for kind in ("share", "fold", "seed") if kind in each]
+    assert [f"{kind}-{label}" for kind, label in dict.fromkeys(named)] == TRAININGS
+    done = [(tmp_path / f"entered-{rank}").read_text(encoding="utf-8").split() for rank in range(count)]
+    assert done == [TRAININGS[::-1][rank::count][::-1] for rank in range(count)], "the last seed is the first rank's"
+
+
+@pytest.mark.parametrize("keep", ["median", "last"])
+def test_the_model_of_the_same_seed_is_kept(model: Path, tmp_path: Path, keep: str) -> None:
+    alone, beside = Run(tmp_path / "alone"), Run(tmp_path / "beside")
+    seeds = replace(QUICK, epochs=2, seeds=3, keep_seed=keep)
+    tune(model, alone.folder, seeds)
+    ran(tune, 2, model, beside.folder, replace(seeds, side_by_side=True))
+    check_equal(beside, alone)
 
 
 def test_killed_at_random_moments_and_resumed_by_other_ranks_they_are_unbroken(
@@ -132,28 +143,22 @@ def test_killed_at_random_moments_and_resumed_by_other_ranks_they_are_unbroken(
 ) -> None:
     draw = drawing()
     for count in (2, 3, 1):
-        ran(tune, count, model, tmp_path / "run", BESIDE, kill=Moment(draw.randint(1, 12), draw.random() * 0.05))
+        ran(tune, count, model, tmp_path / "run", BESIDE, kill=Moment(draw.randint(1, 8), draw.random() * 0.05))
     ran(tune, 2, model, tmp_path / "run", BESIDE)
     check_equal(Run(tmp_path / "run"), unbroken)
 
 
-@pytest.mark.parametrize("file", ["events.jsonl", "model"])
-def test_killed_when_all_are_trained_and_resumed_they_are_unbroken(
-    unbroken: Run, model: Path, tmp_path: Path, file: str
-) -> None:
-    ran(tune, 2, model, tmp_path / "run", BESIDE, kill=Rename(f"run/{file}"))
-    assert not Run(tmp_path / "run").is_finished()
+def test_killed_when_all_are_trained_and_resumed_they_are_unbroken(unbroken: Run, model: Path, tmp_path: Path) -> None:
+    for file in ("events.jsonl", "model"):
+        ran(tune, 2, model, tmp_path / "run", BESIDE, kill=Rename(f"run/{file}"))
+        assert not Run(tmp_path / "run").is_finished()
     ran(tune, 2, model, tmp_path / "run", BESIDE)
     check_equal(Run(tmp_path / "run"), unbroken)
 
 
-TWO = replace(QUICK, epochs=2, seeds=2, side_by_side=True)
-
-
-def test_a_rank_without_a_training_is_warned_of_and_waits(model: Path, tmp_path: Path) -> None:
-    ran(tune, 1, model, tmp_path / "alone", replace(TWO, side_by_side=False))
+def test_a_rank_without_a_training_is_warned_of_and_waits(two: Run, model: Path, tmp_path: Path) -> None:
     ran(tune, 3, model, tmp_path / "run", TWO)
-    check_equal(Run(tmp_path / "run"), Run(tmp_path / "alone"))
+    check_equal(Run(tmp_path / "run"), two)
     (said,) = (tmp_path / "run").glob("events.jsonl")
     assert "1 of 3 ranks have nothing to do in 2 trainings" in said.read_text(encoding="utf-8")
 
@@ -185,12 +190,11 @@ def stopped_while_one_waits(model: Path, folder: Path) -> None:
             tune(model, folder / "run", TWO)
 
 
-def test_a_signal_while_a_rank_waits_for_the_others_stops_both(model: Path, tmp_path: Path) -> None:
-    ran(tune, 1, model, tmp_path / "alone", replace(TWO, side_by_side=False))
+def test_a_signal_while_a_rank_waits_for_the_others_stops_both(two: Run, model: Path, tmp_path: Path) -> None:
     ran(stopped_while_one_waits, 2, model, tmp_path)
     assert (tmp_path / "run" / "stopped").exists()
     ran(tune, 2, model, tmp_path / "run", TWO)
-    check_equal(Run(tmp_path / "run"), Run(tmp_path / "alone"))
+    check_equal(Run(tmp_path / "run"), two)
 
 
 @pytest.mark.parametrize("place", ["build_model", "load_best"])
@@ -258,23 +262,34 @@ def stopped(model: Path, run: Path, after: int, signalled: tuple[int, ...]) -> N
             tune(model, run, BESIDE)
 
 
-@pytest.mark.parametrize("signalled", [(0, 1), (1,)], ids=["both ranks", "rank 1 alone"])
-def test_a_signal_stops_all_when_each_has_saved_or_is_done(
-    unbroken: Run, model: Path, tmp_path: Path, signalled: tuple[int, ...]
-) -> None:
-    ran(stopped, 2, model, tmp_path / "run", 2, signalled)
-    run = Run(tmp_path / "run")
+@pytest.fixture(scope="module")
+def both_stopped(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run whose two ranks got a signal in their first trainings."""
+    run = tmp_path_factory.mktemp("stopped") / "run"
+    ran(stopped, 2, model, run, 2, (0, 1))
+    return run
+
+
+def check_stopped_and_resumed(run: Run, trained: set[str], model: Path, unbroken: Run) -> None:
     assert (run.folder / "stopped").exists()
     assert not run.model.exists()
-    assert sorted(path.name for path in (run.folder / "trials").iterdir()) == (
-        ["share-10", "share-30"] if len(signalled) == 2 else sorted({*TRAININGS[::2], "share-30"})
-    )
-    ran(tune, 2, model, tmp_path / "run", BESIDE)
+    assert {path.name for path in (run.folder / "trials").iterdir()} == trained
+    ran(tune, 2, model, run.folder, BESIDE)
     check_equal(run, unbroken)
 
 
-def test_a_report_says_where_the_trainings_are_until_all_are_done(model: Path, tmp_path: Path) -> None:
-    ran(stopped, 2, model, tmp_path / "run", 2, (0, 1))
+def test_a_signal_stops_all_when_each_has_saved(both_stopped: Path, unbroken: Run, model: Path, tmp_path: Path) -> None:
+    shutil.copytree(both_stopped, tmp_path / "run")
+    check_stopped_and_resumed(Run(tmp_path / "run"), {"share-10", "share-30"}, model, unbroken)
+
+
+def test_a_signal_to_one_stops_all_when_the_others_are_done(unbroken: Run, model: Path, tmp_path: Path) -> None:
+    ran(stopped, 2, model, tmp_path / "run", 2, (1,))
+    check_stopped_and_resumed(Run(tmp_path / "run"), {*TRAININGS[1::2], "share-10"}, model, unbroken)
+
+
+def test_a_report_says_where_the_trainings_are_until_all_are_done(both_stopped: Path, tmp_path: Path) -> None:
+    shutil.copytree(both_stopped, tmp_path / "run")
     (tmp_path / "run" / "stopped").unlink()
     (read,) = read_runs([tmp_path / "run"])
     assert read.state == "trains side by side, or was ended: see share-10, share-30 in its folder trials"
@@ -282,27 +297,26 @@ def test_a_report_says_where_the_trainings_are_until_all_are_done(model: Path, t
     assert one.state == "stopped by a signal after saving, to be resumed"
 
 
-def test_a_run_that_was_begun_side_by_side_is_not_resumed_in_another_way(model: Path, tmp_path: Path) -> None:
-    ran(stopped, 2, model, tmp_path / "run", 2, (0, 1))
+def test_a_run_that_was_begun_side_by_side_is_not_resumed_in_another_way(both_stopped: Path, model: Path) -> None:
     with pytest.raises(BertsmithError, match=r"settings\.side_by_side was True, is not given"):
-        tune(model, tmp_path / "run", SETTINGS)
+        tune(model, both_stopped, SETTINGS)
 
 
 def no_folder(model: Path, folder: Path) -> None:
-    tune(model, None, BESIDE, folder)
+    tune(model, None, TWO, folder)
 
 
-def test_no_folder_is_needed(unbroken: Run, model: Path, tmp_path: Path) -> None:
+def test_no_folder_is_needed(two: Run, model: Path, tmp_path: Path) -> None:
     ran(no_folder, 2, model, tmp_path)
-    scores = [each["score"] for each in outcome(unbroken)["seeds"]]
+    scores = [each["score"] for each in outcome(two)["seeds"]]
     assert [json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(2)] == [scores] * 2
 
 
 def test_checkpoints_to_be_kept_for_good_stay_in_the_folders_of_the_trainings(model: Path, tmp_path: Path) -> None:
-    ran(tune, 2, model, tmp_path / "run", replace(BESIDE, keep_every=4))
+    tune(model, tmp_path / "run", replace(TWO, folds=2, keep_every=4))
     left = [path.relative_to(tmp_path / "run" / "trials") for path in (tmp_path / "run" / "trials").glob("*/*")]
     assert {path.name[:5] for path in left} <= {"step-", "best-"}
-    assert {path.parent.name for path in left} <= set(TRAININGS)
+    assert {path.parent.name for path in left} <= {"fold-1", "fold-2", "seed-42", "seed-43"}
     assert "seed-42" in {path.parent.name for path in left}
 
 
@@ -346,7 +360,7 @@ def distil(teacher: Path, student: Path, out: Path, beside: bool) -> None:
     """What every rank does: a student of two seeds with augmented rows."""
     torch.set_num_threads(1)
     changes = {"augment": 1, "augment_model": str(student), "label_augmented": True, "side_by_side": beside}
-    settings = replace(made_students.QUICK, seeds=2, dropout=0.1, attention_dropout=0.1, **changes)
+    settings = replace(made_students.QUICK, seeds=2, epochs=1, dropout=0.1, attention_dropout=0.1, **changes)
     train, dev = made_students.rows(40, 1), made_students.rows(16, 2)
     bertsmith.distill(teacher, student, out, task="classify", train=train, dev=dev, settings=settings)
 
@@ -354,9 +368,9 @@ def distil(teacher: Path, student: Path, out: Path, beside: bool) -> None:
 def test_students_side_by_side_learn_from_the_same_augmented_rows(tmp_path: Path) -> None:
     bert = made_students.made_bert(tmp_path)
     teacher = made_students.made_teacher(tmp_path / "teacher", bert, made_students.rows(40, 1))
-    for count in (1, 2):
-        ran(distil, count, teacher, bert, tmp_path / str(count), count == 2)
-    alone, beside = (Run(tmp_path / str(count)) for count in (1, 2))
+    alone, beside = Run(tmp_path / "alone"), Run(tmp_path / "beside")
+    distil(teacher, bert, alone.folder, False)
+    ran(distil, 2, teacher, bert, beside.folder, True)
     assert (beside.folder / "augmented.jsonl").read_bytes() == (alone.folder / "augmented.jsonl").read_bytes()
     check_equal(beside, alone)
 
@@ -367,17 +381,14 @@ def test_from_the_command_line(tmp_path: Path, model: Path) -> None:
         (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
     rows_of = ["--train", str(tmp_path / "train.jsonl"), "--dev", str(tmp_path / "dev.jsonl")]
     how = [f"--{name}={value}" for name, value in (("seeds", 3), ("epochs", 2), ("batch", 16), ("max-length", 32))]
-    how += ["--device=cpu", "--precision=fp32"]
-    call = ["finetune", "classify", "--model", str(model), *rows_of, *how]
-    log = tmp_path / "log"
-    runs = {name: Run(tmp_path / name) for name in ("beside", "alone")}
-    for name, more in (("beside", ["--ranks", "2", "--side-by-side"]), ("alone", [])):
-        command = [*BERTSMITH, *call, "--out", str(runs[name].folder), *more]
-        assert ended(started(command, log, OMP_NUM_THREADS="1")) == 0, log.read_text()
-        if name == "beside":
-            said = log.read_text()
-            assert "3 trainings side by side on 2 ranks, of which this log shows seed-42, seed-44" in said
-            assert re.search(r"^seed 43: dev accuracy 0\.\d{4}, 0\.\d{4}$", said, re.MULTILINE), said
-    assert weights(runs["beside"]) == weights(runs["alone"])
-    events = [json.loads(line) for line in (runs["beside"].folder / EVENTS_FILE).read_text().splitlines()]
+    call = ["finetune", "classify", "--model", str(model), *rows_of, *how, "--device=cpu", "--precision=fp32"]
+    log, beside, alone = tmp_path / "log", Run(tmp_path / "beside"), Run(tmp_path / "alone")
+    command = [*BERTSMITH, *call, "--no-report", "--out", str(beside.folder), "--ranks", "2", "--side-by-side"]
+    assert ended(started(command, log, OMP_NUM_THREADS="1")) == 0, log.read_text()
+    said = log.read_text()
+    assert "3 trainings side by side on 2 ranks, of which this log shows seed-42, seed-44" in said
+    assert re.search(r"^seed 43: dev accuracy 0\.\d{4}, 0\.\d{4}$", said, re.MULTILINE), said
+    assert main([*call, "--out", str(alone.folder)]) == 0
+    assert weights(beside) == weights(alone)
+    events = [json.loads(line) for line in (beside.folder / EVENTS_FILE).read_text().splitlines()]
     assert [each["kind"] for each in events].count("environment") == 1
