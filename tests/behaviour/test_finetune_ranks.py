@@ -24,15 +24,15 @@ from made_questions import questions
 from made_rows import QUICK, made_model, rows
 from made_runs import OF_THE_CLOCK, figures, weights
 
-# 97 rows in steps of 16: the last step of an epoch has one, fewer than there are ranks. Micro-batches are small, so
+# 49 rows in steps of 16: the last step of an epoch has one, fewer than there are ranks. Micro-batches are small, so
 # every rank has several of them in most steps; and the test rows make fewer batches than there are ranks.
-TRAIN, DEV, TEST = rows(97, 1), rows(40, 2), rows(2, 3)
+TRAIN, DEV, TEST = rows(49, 1), rows(24, 2), rows(2, 3)
 SETTINGS = replace(
     QUICK, epochs=2, seeds=2, log_every=2, save_every=2, keep=2, dropout=0.0, attention_dropout=0.0,
     micro_batch_tokens=40,
 )  # fmt: skip
-DROPPING = replace(SETTINGS, dropout=0.2, attention_dropout=0.1)
-STEPS_OF_A_SEED = 2 * 7
+DROPPING = replace(SETTINGS, dropout=0.2, attention_dropout=0.1, patience=1)
+STEPS_OF_A_SEED = 2 * 4
 CLOSE = 1e-5
 
 
@@ -41,7 +41,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder that has seen such rows before, so that its scores soon tell one row from another."""
     folder = tmp_path_factory.mktemp("encoder")
     seen = replace(QUICK, epochs=10, learning_rate=6e-3, dropout=0.0, attention_dropout=0.0)
-    made = bertsmith.finetune("classify", made_model(folder), TRAIN, DEV, folder / "seen", settings=seen).model
+    made = bertsmith.finetune("classify", made_model(folder), rows(97, 1), DEV, folder / "seen", settings=seen).model
     assert made is not None
     return made
 
@@ -88,6 +88,9 @@ def check_same(found: Run, alone: Run, shares: bool = True, free: tuple[str, ...
 def test_ranks_give_the_scores_and_weights_of_one(alone: Run, model: Path, tmp_path: Path, ranks: int) -> None:
     ran(tune, ranks, model, tmp_path / "run", SETTINGS, tmp_path)
     check_same(Run(tmp_path / "run"), alone)
+    known = [json.loads((each / "run.json").read_text(encoding="utf-8")) for each in (tmp_path / "run", alone.folder)]
+    assert [each.pop("begun_on")["ranks"] for each in known] == [str(ranks), "1"]
+    assert known[0] == known[1], "the identity of a run is that of one process"
     given = [json.loads((tmp_path / f"{rank}-of-{ranks}.json").read_text(encoding="utf-8")) for rank in range(ranks)]
     assert all(each == given[0] for each in given), "every rank is given the result"
     written = json.loads((tmp_path / "run" / "finetune.json").read_text(encoding="utf-8"))
@@ -144,35 +147,35 @@ def test_ranks_give_the_losses_and_weights_of_one_for_every_kind_of_task(
         check_same(*(Run(tmp_path / side / kind) for side in ("several", "alone")), kind not in ("regress", "qa"), free)
 
 
-def test_the_identity_of_a_run_is_that_of_one_process(alone: Run, model: Path, tmp_path: Path) -> None:
-    ran(tune, 2, model, tmp_path / "run", SETTINGS)
-    known = [json.loads((each / "run.json").read_text(encoding="utf-8")) for each in (tmp_path / "run", alone.folder)]
-    assert [each.pop("begun_on")["ranks"] for each in known] == ["2", "1"]
-    assert known[0] == known[1]
+@pytest.fixture(scope="module")
+def dropping(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """An unbroken run of two ranks with dropout."""
+    run = tmp_path_factory.mktemp("dropping") / "run"
+    ran(tune, 2, model, run, DROPPING)
+    return Run(run)
 
 
-def check_killed_and_resumed(model: Path, folder: Path, kills: int) -> None:
+def check_killed_and_resumed(unbroken: Run, model: Path, folder: Path, kills: int) -> None:
     draw = drawing()
-    ran(tune, 2, model, folder / "unbroken", DROPPING)
     for seed in range(2):
         first = seed * STEPS_OF_A_SEED
         for step in sorted(draw.randint(first + 1, first + STEPS_OF_A_SEED - 2) for _ in range(kills)):
             ran(tune, 2, model, folder / "run", DROPPING, kill=Moment(step, draw.random() * 0.05))
             assert seed or not Run(folder / "run").is_finished()
     ran(tune, 2, model, folder / "run", DROPPING)
-    resumed, unbroken = Run(folder / "run"), Run(folder / "unbroken")
+    resumed = Run(folder / "run")
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
     assert not list(resumed.folder.glob(".*.part"))
 
 
-def test_two_ranks_killed_in_both_seeds_and_resumed_are_unbroken(model: Path, tmp_path: Path) -> None:
-    check_killed_and_resumed(model, tmp_path, kills=1)
+def test_two_ranks_killed_in_both_seeds_and_resumed_are_unbroken(dropping: Run, model: Path, tmp_path: Path) -> None:
+    check_killed_and_resumed(dropping, model, tmp_path, kills=1)
 
 
 @pytest.mark.slow
-def test_two_ranks_killed_again_and_again_and_resumed_are_unbroken(model: Path, tmp_path: Path) -> None:
-    check_killed_and_resumed(model, tmp_path, kills=4)
+def test_two_ranks_killed_again_and_again_and_resumed_are_unbroken(dropping: Run, model: Path, tmp_path: Path) -> None:
+    check_killed_and_resumed(dropping, model, tmp_path, kills=4)
 
 
 def stopped_in_evaluation(model: Path, run: Path, settings: Any) -> None:
@@ -193,14 +196,15 @@ def stopped_in_evaluation(model: Path, run: Path, settings: Any) -> None:
         tune(model, run, settings)
 
 
-def test_a_signal_to_one_rank_in_an_evaluation_ends_it_and_it_is_done_again(model: Path, tmp_path: Path) -> None:
-    settings = replace(DROPPING, patience=1)
-    ran(tune, 2, model, tmp_path / "unbroken", settings)
-    ran(stopped_in_evaluation, 2, model, tmp_path / "run", settings)
-    assert len(Run(tmp_path / "run").metrics("evaluation")) == 1
-    ran(tune, 2, model, tmp_path / "run", settings)
-    assert figures(Run(tmp_path / "run")) == figures(Run(tmp_path / "unbroken"))
-    assert weights(Run(tmp_path / "run")) == weights(Run(tmp_path / "unbroken"))
+def test_a_signal_to_one_rank_in_an_evaluation_ends_it_and_it_is_done_again(
+    dropping: Run, model: Path, tmp_path: Path
+) -> None:
+    run = Run(tmp_path / "run")
+    ran(stopped_in_evaluation, 2, model, run.folder, DROPPING)
+    assert len(run.metrics("evaluation")) == 1
+    ran(tune, 2, model, run.folder, DROPPING)
+    assert figures(run) == figures(dropping)
+    assert weights(run) == weights(dropping)
 
 
 def test_a_run_moves_from_three_ranks_to_two_to_one(alone: Run, model: Path, tmp_path: Path) -> None:
