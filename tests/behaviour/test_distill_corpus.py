@@ -141,11 +141,11 @@ def work(teacher: Path, folder: Path, out: Path) -> None:
 
 def test_killed_in_both_phases_and_resumed_is_unbroken(teacher: Path, tmp_path: Path) -> None:
     given = (teacher, small_corpus())
-    ran(work, 1, *given, tmp_path / "unbroken")
+    work(*given, tmp_path / "unbroken")
     for step in (3, 6):  # of the first phase, and of the second
         ran(work, 1, *given, tmp_path / "run", kill=Moment(step, 0.0, saved=True))
         assert "model.hidden_maps.0.weight" in load_file(step_folders(tmp_path / "run")[-1] / STATE_FILE)
-    ran(work, 1, *given, tmp_path / "run")
+    work(*given, tmp_path / "run")
     resumed, unbroken = Run(tmp_path / "run"), Run(tmp_path / "unbroken")
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
@@ -156,9 +156,9 @@ def still(teacher: Path, folder: Path, out: Path) -> None:
 
 
 def test_two_ranks_have_the_losses_of_one(teacher: Path, tmp_path: Path) -> None:
-    for ranks in (1, 2):
-        ran(still, ranks, teacher, small_corpus(), tmp_path / str(ranks))
-    one, two = (Run(tmp_path / str(ranks)) for ranks in (1, 2))
+    one, two = Run(tmp_path / "one"), Run(tmp_path / "two")
+    still(teacher, small_corpus(), one.folder)
+    ran(still, 2, teacher, small_corpus(), two.folder)
     for kind in ("train", "evaluation", "final"):
         for ours, theirs in zip(two.metrics(kind), one.metrics(kind), strict=True):
             for name in (*LOSSES, "masked_loss", "next_sentence_loss"):

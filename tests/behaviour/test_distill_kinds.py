@@ -76,7 +76,7 @@ def test_each_kind_of_task_has_a_student(name: str, tmp_path: Path) -> None:
     windows = IN_WINDOWS.get(kind, {"windows": True, "window_overlap": 2})
     settings = replace(STILL, **windows)
     bert = made_bert(tmp_path / "bert")
-    teacher = made_teacher(tmp_path / "teacher", bert, train, kind, **windows, max_length=12, epochs=12)
+    teacher = made_teacher(tmp_path / "teacher", bert, train, kind, **windows, max_length=12, epochs=5)
     given: dict[str, Any] = {"task": kind, "train": train, "dev": dev}
     once = replace(settings, max_steps=1)
     bertsmith.distill(teacher, None, tmp_path / "same", **given, settings=once)
@@ -84,7 +84,7 @@ def test_each_kind_of_task_has_a_student(name: str, tmp_path: Path) -> None:
     assert same["hidden_loss"] == same["logits_loss"] == 0
     assert same["logits_count"] == same[f"{kind}_count"] > 0
     narrow = made_bert(tmp_path / "narrow", hidden_size=24)
-    taught = replace(settings, epochs=6, label_weight=0.0)
+    taught = replace(settings, epochs=3, label_weight=0.0)
     bertsmith.distill(teacher, narrow, tmp_path / "run", **given, settings=taught)
     first, *_, last = Run(tmp_path / "run").metrics("train")
     assert last["logits_loss"] < first["logits_loss"]

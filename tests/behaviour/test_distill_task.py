@@ -197,13 +197,13 @@ def test_killed_and_resumed_is_unbroken_with_maps_made_rows_and_dropout(
     teacher: Path, narrow: Path, bert: Path, tmp_path: Path
 ) -> None:
     given = (teacher, narrow, bert)
-    ran(student, 1, *given, tmp_path / "unbroken")
+    student(*given, tmp_path / "unbroken")
     steps = Run(tmp_path / "unbroken").metrics("train")[-1]["step"] // 2
     for step in (3, steps + 3):  # of the first seed, and of the second
         ran(student, 1, *given, tmp_path / "run", kill=Moment(step, 0.0, saved=True))
         state = load_file(step_folders(tmp_path / "run")[-1] / STATE_FILE)
         assert "model.hidden_maps.0.weight" in state
-    ran(student, 1, *given, tmp_path / "run")
+    student(*given, tmp_path / "run")
     resumed, unbroken = Run(tmp_path / "run"), Run(tmp_path / "unbroken")
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
@@ -222,9 +222,9 @@ def test_a_resumed_run_whose_made_rows_changed_makes_them_again(
 
 
 def test_two_ranks_have_the_losses_of_one(teacher: Path, narrow: Path, bert: Path, tmp_path: Path) -> None:
-    for ranks in (1, 2):
-        ran(still, ranks, teacher, narrow, bert, tmp_path / str(ranks))
-    one, two = (Run(tmp_path / str(ranks)) for ranks in (1, 2))
+    one, two = Run(tmp_path / "one"), Run(tmp_path / "two")
+    still(teacher, narrow, bert, one.folder)
+    ran(still, 2, teacher, narrow, bert, two.folder)
     assert len(one.metrics("train")) > 3
     for ours, theirs in zip(two.metrics("train"), one.metrics("train"), strict=True):
         for name in ("loss", "classify_loss", "logits_loss", "hidden_loss", "logits_count", "classify_count"):

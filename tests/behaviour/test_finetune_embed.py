@@ -59,10 +59,10 @@ def test_it_learns_which_texts_are_alike(model: Path) -> None:
 
 def test_killed_and_resumed_is_unbroken(model: Path, tmp_path: Path) -> None:
     draw = drawing()
-    ran(tune, 1, model, tmp_path / "unbroken", DROPPING)
+    tune(model, tmp_path / "unbroken", DROPPING)
     ran(tune, 1, model, tmp_path / "run", DROPPING, kill=Moment(draw.randint(1, STEPS - 2), draw.random() * 0.05))
     assert not Run(tmp_path / "run").is_finished()
-    ran(tune, 1, model, tmp_path / "run", DROPPING)
+    tune(model, tmp_path / "run", DROPPING)
     resumed, unbroken = Run(tmp_path / "run"), Run(tmp_path / "unbroken")
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
