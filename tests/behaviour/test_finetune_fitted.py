@@ -46,7 +46,7 @@ TRAIN, DEV, TEST = labelled(200, 1), labelled(80, 2), labelled(40, 3)
 @pytest.fixture(scope="module")
 def several(model, tmp_path_factory):
     """The run folder of a model of rows with several labels, with figures, and its result; a dev row is wrong."""
-    out, settings = tmp_path_factory.mktemp("several") / "run", replace(QUICK, epochs=16)
+    out, settings = tmp_path_factory.mktemp("several") / "run", replace(QUICK, epochs=10, learning_rate=5e-3)
     wrong = [{**DEV[0], "label": [] if DEV[0]["label"] else ["fruit"]}, *DEV[1:]]
     with pytest.MonkeyPatch.context() as patch:
         patch.delitem(sys.modules, "matplotlib.backends.backend_agg")
@@ -212,9 +212,7 @@ def test_favoured_runs_repeat_to_the_bit_and_do_not_depend_on_micro_batches(mode
     assert cut == pytest.approx(first, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("kind", "pairs"), [("classify", False), ("classify", True), ("regress", False), ("regress", True)]
-)
+@pytest.mark.parametrize(("kind", "pairs"), [("classify", True), ("regress", False)])
 def test_the_pipeline_of_transformers_gives_the_same_answers(model, tmp_path, kind, pairs):
     transformers = pytest.importorskip("transformers")
 
@@ -264,7 +262,7 @@ def test_an_overconfident_model_is_calibrated(model, tmp_path):
     assert found["temperature"] > 1.5
     assert found["after"]["ece"] < found["before"]["ece"]
     assert found["after"]["nll"] < found["before"]["nll"]
-    off = replace(QUICK, temperature=False)
+    off = replace(QUICK, temperature=False, report=False)
     bertsmith.finetune("classify", model, train, held_out, tmp_path / "off", settings=off)
     assert read(tmp_path / "off" / "model" / "task.json")["temperature"] == 1
     divided, plain = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("run", "off"))

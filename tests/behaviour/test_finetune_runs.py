@@ -7,8 +7,6 @@ import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +27,7 @@ from bertsmith.training.checkpoints import Position, saver, step_folders
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.run_folder import Run
-from made_kills import drawing
+from made_kills import Moment, drawing, ran
 from made_rows import QUICK, rows
 from made_runs import OF_THE_CLOCK
 
@@ -117,35 +115,14 @@ def test_a_seed_gives_the_same_alone_as_behind_another(unbroken: Run, model: Pat
     assert losses == [each["loss"] for each in behind if each["kind"] == "train"]
 
 
-KILLED = """
-import os, signal, sys, threading
-from bertsmith.cli import main
-from bertsmith.training.loop import Trainer
-step, delay, advance, timers = int(sys.argv[1]), float(sys.argv[2]), Trainer._advance, []
-def kill():
-    os.kill(os.getpid(), signal.SIGKILL)
-def advancing(self, taken):
-    advance(self, taken)
-    if self.position.step >= step and not timers:
-        timers.append(threading.Timer(delay, kill))
-        timers[0].start()
-Trainer._advance = advancing
-main(sys.argv[3:])
-timers[0].join() if timers else kill()
-"""
-
-
-def killed_after(call: list[str], step: int, draw: random.Random) -> None:
-    """Runs the command, which kills itself at a random moment after a step, however far it has come by then."""
-    moment = [str(step), str(draw.random() * 0.1)]
-    done = subprocess.run([sys.executable, "-c", KILLED, *moment, *call, "--quiet"], capture_output=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+def commanded(call: list[str]) -> None:
+    main(call)
 
 
 def killed_and_resumed(model: Path, folder: Path, moments: list[int], draw: random.Random) -> Run:
     call = command(model, folder, folder / "run")
     for step in moments:
-        killed_after([*call, "--resume"], step, draw)
+        ran(commanded, 1, [*call, "--resume", "--quiet"], kill=Moment(step, draw.random() * 0.1))
     assert main([*call, "--resume"]) == 0
     return Run(folder / "run")
 
@@ -212,17 +189,22 @@ def test_no_extra_model_stays_in_memory_between_seeds(model: Path, tmp_path: Pat
     from bertsmith.tasks.kinds.pooled import Classifier
 
     kinds = (Classifier, ClippedOptimizer)
-    held = []
+    held: list[list[int]] = []
     really = module.results_of
+
+    def counted() -> list[int]:
+        # By the type, as `isinstance` asks libraries' stand-ins for modules for their class, and they then import.
+        types = [type(each) for each in gc.get_objects()]
+        return [sum(issubclass(each, kind) for each in types) for kind in kinds]
 
     def counting(*arguments):  # type: ignore[no-untyped-def]
         gc.collect()
-        held.append([sum(isinstance(each, kind) for each in gc.get_objects()) for kind in kinds])
+        held.append(counted())
         return really(*arguments)
 
     monkeypatch.setattr(module, "results_of", counting)
     gc.collect()
-    before = [sum(isinstance(each, kind) for each in gc.get_objects()) for kind in kinds]
+    before = counted()
     bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=SETTINGS)
     assert held == [[count + 1 for count in before]], "one model and one optimizer, with its moments"
 
@@ -373,21 +355,20 @@ def test_a_metrics_file_that_lost_records_is_named_and_no_result_is_made_up(
     assert step_folders(tmp_path / "run")
 
 
-@pytest.mark.parametrize("kind", ["fold", "share"])
 def test_a_score_of_a_part_of_the_rows_that_was_lost_is_named(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = {"epochs": 6, "seeds": 2, "patience": 1, "folds": 2, "learning_curve": True}
     with monkeypatch.context() as patch:
         patch.setattr(finish, "_save", interrupted)
         with pytest.raises(KeyboardInterrupt):
             call(model, tmp_path / "run", **parts)
-    label = min(each[kind] for each in Run(tmp_path / "run").metrics() if kind in each)
     whole = (tmp_path / "run" / "metrics.jsonl").read_text()
-    lose(tmp_path / "run", lambda each: each["kind"] == "evaluation" and each.get(kind) == label)
-    with pytest.raises(BertsmithError, match=f"records of {kind} {label} are missing"):
-        call(model, tmp_path / "run", **parts)
-    (tmp_path / "run" / "metrics.jsonl").write_text(whole)
+    for kind, label in (("fold", 1), ("share", 10)):
+        lose(tmp_path / "run", lambda each, of=(kind, label): each["kind"] == "evaluation" and of in each.items())
+        with pytest.raises(BertsmithError, match=f"records of {kind} {label} are missing"):
+            call(model, tmp_path / "run", **parts)
+        (tmp_path / "run" / "metrics.jsonl").write_text(whole)
     assert call(model, tmp_path / "run", **parts).seeds[0].ended_early, "nothing is lost of a seed that patience ended"
 
 
