@@ -65,7 +65,7 @@ def test_several_seeds_give_mean_and_spread_and_keep_the_best(model, tmp_path):
 
 
 def test_the_best_epoch_is_kept_not_the_last(model):
-    settings = replace(QUICK, epochs=6, learning_rate=2e-3)
+    settings = replace(QUICK, epochs=5, learning_rate=2e-3)
     run = bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=settings).seeds[0]
     scores = [each.dev["accuracy"] for each in run.epochs]
     assert run.score == max(scores)
