@@ -22,6 +22,7 @@ from made_rows import QUICK, WORDS, rows
 ROWS = rows(100, 1)
 FAST = replace(QUICK, epochs=1)
 CALL = ["--epochs=1", "--batch=16", "--max-length=32", "--device=cpu", "--precision=fp32", "--learning-rate=3e-3"]
+CALL += ["--no-report"]
 
 
 def lines(path: Path, made: list[dict[str, Any]]) -> Path:

@@ -26,7 +26,7 @@ from made_benchmarks import (
     made_swag,
 )
 
-QUICK = ["--device", "cpu", "--precision", "fp32", "--epochs", "1", "--max-length", "40"]
+QUICK = ["--device", "cpu", "--precision", "fp32", "--epochs", "1", "--max-length", "40", "--no-report"]
 
 
 def figures(run):

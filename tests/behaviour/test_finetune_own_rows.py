@@ -25,6 +25,7 @@ from made_runs import signalled_after
 ROWS = rows(100, 1)
 FAST = replace(QUICK, epochs=1)
 CALL = ["--epochs=1", "--batch=16", "--max-length=32", "--device=cpu", "--precision=fp32", "--learning-rate=3e-3"]
+CALL += ["--no-report"]
 
 
 def table(made: list[dict[str, Any]], separator: str = ",", ends: str = "\n") -> str:

@@ -168,15 +168,18 @@ def is_whole(text, begin, end):
     return not any(text[place - 1 : place + 1].isalnum() and 0 < place < len(text) for place in (begin, end))
 
 
-@pytest.mark.parametrize(("cased", "share"), [(False, 0.9996), (True, 0.9996)])
-def test_gold_answers_of_squad_survive_tokenisation(real_data, cased, share):
+@pytest.mark.parametrize(
+    ("every", "least", "share"), [(6, 4_500, 0.999), pytest.param(1, 34_000, 0.9996, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("cased", [False, True])
+def test_gold_answers_of_squad_survive_tokenisation(real_data, cased, every, least, share):
     """A gold answer of whole words, made pieces and then text again, is the gold answer after normalisation.
 
     All but 12 of 34,660 with the uncased vocabulary: where € stands before a number, say, the number is ##27.
     """
     tokenizer = Tokenizer.load(real_data(f"vocab/bert-large-{'cased' if cased else 'uncased'}/vocab.txt"))
     articles = json.loads(real_data("squad/v1.1/dev-v1.1.json").read_text())["data"]
-    paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+    paragraphs = [paragraph for article in articles[::every] for paragraph in article["paragraphs"]]
     passages = list(read_passages(tokenizer, [each["context"] for each in paragraphs]))
     golds = [
         (passage, answer["text"], answer["answer_start"])
@@ -192,5 +195,5 @@ def test_gold_answers_of_squad_survive_tokenisation(real_data, cased, share):
         if is_whole(passage.text, start, gold.end):
             begin, end = passage.characters(*pieces_of(passage, gold, answer_ids))
             right.append(exact_match(passage.text[begin:end], [text]))
-    assert len(right) > 34_000
+    assert len(right) > least
     assert np.mean(right) >= share, f"{sum(right)} of {len(right)}"
