@@ -137,13 +137,12 @@ OfRecipe = TypeVar("OfRecipe", bound=NamesRecipe)
 def recipe_flags(call: Call, kind: type[OfRecipe], *, budget: bool = False) -> tuple[OfRecipe, Recipe]:
     """A verb's own flags, and the recipe with the values that flags give its fields. budget: as of `load_recipe`."""
     _, own = split_flags(call.args, Recipe)
-    named = next((token for token in own if token in presets() or _is_recipe_file(token)), None)
+    numbers = Recipe()
     if wants_help(call.args):  # with the numbers of the recipe, where one is named
+        named = next((token for token in own if token in presets() or _is_recipe_file(token)), None)
         unnamed = f"Numbers are those of {_SHOWN}; name a preset or a file before --help for its own.\n\n"
         call = replace(call, description=("" if named else unnamed) + call.description)
-        own = ["--help"]
-    shown = named if named is not None and wants_help(call.args) else _SHOWN
-    numbers = load_recipe(shown, budget=budget)
+        own, numbers = ["--help"], load_recipe(named or _SHOWN, budget=budget)
     flags, unchanged = replace(call, args=own).read_with(kind, numbers)
     assert unchanged == numbers, "a flag of a recipe that `split_flags` left would be lost"
     return flags, load_recipe(flags.recipe, given_fields(call), budget=budget)

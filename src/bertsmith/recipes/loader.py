@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -190,22 +190,24 @@ def _sections() -> list[str]:
 
 
 def _typed(given: Mapping[str, str], origins: Mapping[str, str]) -> Recipe:
-    switches = {name for name, hint in leaves(Recipe) if hint is bool}  # true as well as Python's True
+    hints = dict(leaves(Recipe))
+    # True as well as Python's True.
+    flags = {name: value.capitalize() if hints[name] is bool else value for name, value in given.items()}
 
-    def parse(values: Mapping[str, str]) -> Recipe:
-        flags = [f"{flag(name)}={value.capitalize() if name in switches else value}" for name, value in values.items()]
-        return parse_flags(Recipe, flags, prog="recipe", switches_have_values=True)
+    def parse(kind: type[Any], values: Mapping[str, str]) -> Any:
+        args = [f"{flag(name)}={value}" for name, value in values.items()]
+        return parse_flags(kind, args, prog="recipe", switches_have_values=True)
 
     try:
-        return parse(given)
+        return cast("Recipe", parse(Recipe, flags))
     except BertsmithError:
         for name, value in given.items():  # one at a time, to name the wrong one and where it came from
+            # Not a Recipe, which takes as long to parse for one value as for all.
+            one = dataclasses.make_dataclass("One", [("value", hints[name])])
             try:
-                parse({name: value})
+                parse(one, {"value": flags[name]})
             except BertsmithError as error:
-                raise BertsmithError(
-                    f"{name} is '{value}'", origins[name], f"use {wanted(dict(leaves(Recipe))[name])}"
-                ) from error
+                raise BertsmithError(f"{name} is '{value}'", origins[name], f"use {wanted(hints[name])}") from error
         raise
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 
@@ -37,10 +40,19 @@ def test_the_version(capsys):
     assert capsys.readouterr().out == f"bertsmith {__version__}\n"
 
 
+@cache
+def help_of(verb: str) -> str:
+    """What `--help` prints on a terminal of 100 columns."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        patch.setenv("COLUMNS", "100")
+        assert main([verb, "--help"]) == 0
+    return printed.getvalue()
+
+
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_has_an_example_whose_flags_exist(verb, capsys):
-    assert main([verb, "--help"]) == 0
-    said = capsys.readouterr().out
+def test_help_has_an_example_whose_flags_exist(verb):
+    said = help_of(verb)
     assert f"bertsmith {verb}" in VERBS[verb].example
     flags = set(re.findall(r"--[a-z][\w.-]*", VERBS[verb].example))
     assert all(flag in said for flag in flags)
@@ -62,10 +74,8 @@ for call in {[[verb, flag] for verb in VERBS for flag in ("--help", "--no-such-f
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_of_a_flag_states_one_default(verb, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
-    main([verb, "--help"])
-    flags = {said.split()[0]: said for said in re.split(r"\n\W\W(?=--)", capsys.readouterr().out)[1:]}
+def test_help_of_a_flag_states_one_default(verb):
+    flags = {said.split()[0]: said for said in re.split(r"\n\W\W(?=--)", help_of(verb))[1:]}
     for name, said in flags.items():
         assert len(re.findall(r"\bdefault\b", said, re.IGNORECASE)) <= 1, said
         opposite = flags.get(re.sub(r"(\w+),?$", r"no-\1", name))
