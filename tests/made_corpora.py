@@ -23,7 +23,7 @@ OPTIONS: dict[str, Any] = {
     "held_out": 0.1,
     "vocabulary_size": 512,
     "part_bytes": 20_000,
-    "shard_tokens": 40_000,
+    "shard_tokens": 20_000,
 }
 SCRIPT = """
 from bertsmith.corpus.prepare import prepare
@@ -33,11 +33,11 @@ prepare({source!r}, {out!r}, options=PrepareOptions(**{options!r}))
 
 
 def made_text(path: Path) -> Path:
-    """A file of 2,500 documents of made-up words, a hundred of them copies."""
+    """A file of 1,250 documents of made-up words, fifty of them copies."""
     draw = random.Random(7)
-    words = ["".join(draw.choices("aeioubcdfglmnrst", k=draw.randint(2, 9))) for _ in range(3000)]
-    lines = [" ".join(draw.choices(words, k=draw.randint(5, 60))).capitalize() + "." for _ in range(2400)]
-    lines += draw.choices(lines, k=100)
+    words = ["".join(draw.choices("aeioubcdfglmnrst", k=draw.randint(2, 9))) for _ in range(1500)]
+    lines = [" ".join(draw.choices(words, k=draw.randint(5, 60))).capitalize() + "." for _ in range(1200)]
+    lines += draw.choices(lines, k=50)
     path.write_text("\n".join(lines))
     return path
 

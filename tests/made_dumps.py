@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from xml.sax.saxutils import escape
 
+from bertsmith.corpus.wiki.text import Removed, Spaces, plain_text
+
+BIG = 90
+BIG_TEXT = "\n\n".join(f"Row [[a {n}|of {n}]], <b>bold</b> & [http://x.y a site] of river {n}." for n in range(5000))
 HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11" xml:lang="de">
   <siteinfo>
     <dbname>dewiki</dbname>
@@ -40,3 +46,19 @@ def page(number: int, *texts: str, title: str = "", space: int = 0, redirect: st
 def dump(*pages: str) -> bytes:
     """A whole dump."""
     return (HEAD + "".join(pages) + TAIL).encode()
+
+
+def slow_dump(path: Path) -> Path:
+    """Small pages, and in their midst one, BIG, that takes a thousand times as long."""
+    small = [
+        page(number, f"'''Page {number}''' tells of a [[river]] and its {number} bridges.") for number in range(60)
+    ]
+    path.write_bytes(dump(*small[:30], page(BIG, BIG_TEXT, title="Rows & rows"), *small[30:]))
+    return path
+
+
+def seconds_of_slow_page() -> float:
+    """What the big page takes this time."""
+    begun = time.thread_time()
+    plain_text(BIG_TEXT, "", Spaces(), Removed())
+    return time.thread_time() - begun

@@ -124,11 +124,11 @@ def test_the_sbatch_file_under_slurms_variables(
     tasks = [
         subprocess.Popen(
             ["bash", str(script), str(source), "--out", str(out), "--quiet", *flags],
-            env={**os.environ, "PATH": path, "SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_TASK_MAX": str(TASKS)},
+            env={**os.environ, "PATH": path, "SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_TASK_MAX": "2"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        for number in range(1, TASKS + 1)
+        for number in (1, 2)
     ]
     end(tasks)
     assert contents(out) == undisturbed

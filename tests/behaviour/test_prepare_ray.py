@@ -19,6 +19,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from made_corpora import OPTIONS, contents, made_parts, start, wait_for
+from made_dumps import seconds_of_slow_page, slow_dump
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 pytest.importorskip("ray", reason="ray is not installed: pip install 'bertsmith[ray]'")
@@ -97,6 +98,16 @@ def test_an_error_of_a_part_is_the_users_one_message(cluster: Any, tmp_path: Pat
     said = driver.communicate(timeout=90)[1].decode()
     assert "BertsmithError: this is not UTF-8 text" in said
     assert "latin.txt, byte 9" in said
+
+
+def test_a_page_that_takes_too_long_is_given_up_as_on_one_machine(cluster: Any, tmp_path: Path) -> None:
+    dump, changes = slow_dump(tmp_path / "wiki.xml"), {"documents": "file", "part_bytes": 60_000}
+    changes["page_seconds"] = min(seconds_of_slow_page() for _ in range(3)) / 100
+    asked = PrepareOptions(**{**OPTIONS, **changes}, workers=1)
+    given_up = prepare(dump, tmp_path / "given_up", options=asked)
+    assert len(given_up.account["given_up"]["pages"]) == 1
+    end(begin(cluster, dump, tmp_path / "corpus", **changes))
+    assert contents(tmp_path / "corpus") == contents(given_up.folder)
 
 
 @pytest.mark.slow

@@ -21,7 +21,8 @@ from made_corpora import OPTIONS, children, contents, interrupted_after, made_pa
 
 
 def test_the_same_bytes_for_any_number_of_workers(source: Path, tmp_path: Path, undisturbed: dict[str, str]) -> None:
-    prepare(source, tmp_path / "corpus", options=PrepareOptions(**OPTIONS, workers=2))
+    """More of them than the two cores that a test is promised."""
+    prepare(source, tmp_path / "corpus", options=PrepareOptions(**OPTIONS, workers=3))
     assert contents(tmp_path / "corpus") == undisturbed
 
 
@@ -33,7 +34,7 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize(("stage", "parts"), [("cleaned", 3), ("tokens", 8), ("shards", 1)])
+@pytest.mark.parametrize(("stage", "parts"), [("cleaned", 3), ("tokens", 5), ("shards", 1)])
 def test_kill_the_parent_and_run_again(
     source: Path, tmp_path: Path, undisturbed: dict[str, str], stage: str, parts: int
 ) -> None:
@@ -110,7 +111,7 @@ def test_a_part_that_a_power_cut_spoilt_is_made_again(
     assert contents(out) == undisturbed
 
 
-@pytest.mark.parametrize("successes", [0, 30, 130])
+@pytest.mark.parametrize("successes", [0, 15, 65])
 def test_a_full_disk_stops_cleanly_and_running_again_ends_the_same(
     source: Path, tmp_path: Path, undisturbed: dict[str, str], monkeypatch: pytest.MonkeyPatch, successes: int
 ) -> None:

@@ -199,34 +199,36 @@ def many_lines() -> list[str]:
     return lines
 
 
-def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    source = write_lines(tmp_path / "text.txt", many_lines())
-    test = write_lines(tmp_path / "test.txt", [sentence(0)])
-    asked = {"exclude": (test,), "near_duplicates": True}
-    found = []
-    for workers in (1, 2):
-        corpus = prepare(
-            source, tmp_path / str(workers), tokenizer=tokenizer, options=options(workers=workers, **asked)
-        )
-        found.append(contents(corpus.folder))
-    assert found[0] == found[1]
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> tuple[Path, dict[str, Any], Corpus]:
+    """A source, what is searched for in it, and the corpus that one process, left alone, makes of it."""
+    folder = tmp_path_factory.mktemp("whole")
+    source = write_lines(folder / "text.txt", many_lines())
+    asked = {"exclude": (write_lines(folder / "test.txt", [sentence(0)]),), "near_duplicates": True}
+    return source, asked, prepare(source, folder / "corpus", tokenizer=tokenizer, options=options(**asked))
+
+
+def test_any_number_of_workers_gives_the_same_bytes(
+    tmp_path: Path, tokenizer: Tokenizer, whole: tuple[Path, dict[str, Any], Corpus]
+) -> None:
+    source, asked, corpus = whole
+    prepare(source, tmp_path / "two", tokenizer=tokenizer, options=options(workers=2, **asked))
+    assert contents(tmp_path / "two") == contents(corpus.folder)
     counts = dropped(corpus)
     assert counts.keys() == {COPY, NEAR, HOLDS}
     assert sum(counts.values()) + len(kept_texts(corpus)) == len(many_lines())
 
 
 @pytest.mark.parametrize("stage", ["search_part", "sign_part", "find_near_copies"])
-def test_stopped_after_any_search_and_run_again(tmp_path: Path, tokenizer: Tokenizer, stage: str) -> None:
-    source = write_lines(tmp_path / "text.txt", many_lines())
-    test = write_lines(tmp_path / "test.txt", [sentence(0)])
-    asked = options(exclude=(test,), near_duplicates=True)
+def test_stopped_after_any_search_and_run_again(
+    tmp_path: Path, tokenizer: Tokenizer, whole: tuple[Path, dict[str, Any], Corpus], stage: str
+) -> None:
+    source, asked, corpus = whole
     with interrupted_after(stage):
-        prepare(source, tmp_path / "stopped", tokenizer=tokenizer, options=asked)
-    marks = {path: path.stat().st_mtime_ns for path in (tmp_path / "stopped").glob(".work/**/part.done")}
-    assert marks
-    stopped = prepare(source, tmp_path / "stopped", tokenizer=tokenizer, options=asked)
-    whole = prepare(source, tmp_path / "whole", tokenizer=tokenizer, options=asked)
-    assert contents(stopped.folder) == contents(whole.folder)
+        prepare(source, tmp_path / "stopped", tokenizer=tokenizer, options=options(**asked))
+    assert list((tmp_path / "stopped").glob(".work/**/part.done"))
+    prepare(source, tmp_path / "stopped", tokenizer=tokenizer, options=options(**asked))
+    assert contents(tmp_path / "stopped") == contents(corpus.folder)
 
 
 # What a document may be: (how it is made, why it is dropped; None: kept).

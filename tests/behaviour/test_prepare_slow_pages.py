@@ -7,7 +7,6 @@ import json
 import re
 import sys
 import threading
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,36 +22,20 @@ from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.stages import clean as cleaned
 from bertsmith.corpus.wiki.dumps import SLOW
-from bertsmith.corpus.wiki.text import Removed, Spaces, plain_text
 from made_corpora import contents, start, wait_for
-from made_dumps import dump, page
+from made_dumps import BIG, BIG_TEXT, seconds_of_slow_page, slow_dump
 
 OPTIONS: dict[str, Any] = {"held_out": 0.1, "vocabulary_size": 512, "part_bytes": 60_000, "shard_tokens": 40_000}
-BIG = 90
-BIG_TEXT = "\n\n".join(f"Row [[a {n}|of {n}]], <b>bold</b> & [http://x.y a site] of river {n}." for n in range(5000))
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Small pages, and in their midst one that takes a thousand times as long."""
-    small = [
-        page(number, f"'''Page {number}''' tells of a [[river]] and its {number} bridges.") for number in range(60)
-    ]
-    path = tmp_path_factory.mktemp("source") / "wiki.xml"
-    path.write_bytes(dump(*small[:30], page(BIG, BIG_TEXT, title="Rows & rows"), *small[30:]))
-    return path
+    return slow_dump(tmp_path_factory.mktemp("source") / "wiki.xml")
 
 
 @pytest.fixture(scope="module")
 def seconds() -> float:
-    """What the big page takes, at least."""
-
-    def once() -> float:
-        begun = time.thread_time()
-        plain_text(BIG_TEXT, "", Spaces(), Removed())
-        return time.thread_time() - begun
-
-    return min(once() for _ in range(3))
+    return min(seconds_of_slow_page() for _ in range(3))
 
 
 def options(page_seconds: float, workers: int | None = 1, **changes: Any) -> PrepareOptions:
@@ -88,16 +71,6 @@ def test_what_passes_the_second_time_gives_the_same_bytes(
     assert len(said) == 1
     assert f"wiki.xml@{BIG}: Rows & rows, byte " in said[0]
     assert contents(tmp_path / "corpus") == undisturbed
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Ray is tested where its clusters are")
-def test_the_same_by_ray(source: Path, tmp_path: Path, seconds: float, given_up: Corpus) -> None:
-    pytest.importorskip("ray", reason="ray is not installed: pip install 'bertsmith[ray]'")
-    changes = {**OPTIONS, "documents": "file", "engine": "ray", "address": "local"}
-    driver = start(source, tmp_path / "corpus", tmp_path, **changes, page_seconds=seconds / 100)
-    said = driver.communicate(timeout=90)[1].decode()
-    assert driver.returncode == 0, said
-    assert contents(tmp_path / "corpus") == contents(given_up.folder)
 
 
 @pytest.fixture(scope="module")

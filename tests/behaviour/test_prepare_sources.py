@@ -26,13 +26,13 @@ from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import SPLITS, Corpus, verify
 from bertsmith.corpus.stages.clean import plan_parts
-from bertsmith.rows import lines
+from bertsmith.rows import lines, tables
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import train_vocabulary
 from made_corpora import balanced
 
 TEXTS = [f'Document {n} tells of "quotes", commas,\nlines and {n * 7919 % 1009} things.' for n in range(300)]
-LONG = 50_000_000
+LONGEST, LONG = 1_000_000, 1_500_000
 
 
 def options(**changes: Any) -> PrepareOptions:
@@ -78,12 +78,18 @@ WRITERS: dict[str, Callable[[Sequence[str]], bytes]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> list[Any]:
+    """The tokens of the texts, read as JSON lines."""
+    folder = tmp_path_factory.mktemp("expected")
+    (folder / "a.jsonl").write_bytes(as_jsonl(TEXTS))
+    return tokens(prepare(folder / "a.jsonl", folder / "corpus", tokenizer=tokenizer, options=options()))
+
+
 @pytest.mark.parametrize("name", sorted(WRITERS))
 def test_the_same_text_gives_the_same_tokens_for_any_kind_and_workers(
-    name: str, tmp_path: Path, tokenizer: Tokenizer
+    name: str, tmp_path: Path, tokenizer: Tokenizer, expected: list[Any]
 ) -> None:
-    (tmp_path / "a.jsonl").write_bytes(as_jsonl(TEXTS))
-    expected = tokens(prepare(tmp_path / "a.jsonl", tmp_path / "expected", tokenizer=tokenizer, options=options()))
     (tmp_path / name).write_bytes(WRITERS[name](TEXTS))
     workers_and_parts = [(1, 1 << 20), (2 if name in ("a.csv", "a.parquet") else 1, 4000)]
     for workers, part_bytes in workers_and_parts:
@@ -239,12 +245,16 @@ def test_a_source_that_changes_while_it_is_read_is_named(
     assert "1 files that changed while they were read (one.jsonl): the corpus may hold parts of both" in caplog.text
 
 
-def test_poison_is_counted_and_named_and_the_rest_goes_on(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_poison_is_counted_and_named_and_the_rest_goes_on(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in ((lines, "LONGEST_LINE"), (tables, "LONGEST_ROW")):
+        monkeypatch.setattr(module, name, LONGEST)
     poison(tmp_path / "in")
     corpus = prepare(tmp_path / "in", tmp_path / "out", tokenizer=tokenizer, options=options(part_bytes=1 << 20))
     counts = balanced(corpus)
     dropped = {what: (entry["count"], entry["examples"]) for what, entry in counts["dropped"].items()}
-    assert dropped["rows longer than 33.6 MB"] == (1, ["in/cell.csv, byte 53"])
+    assert dropped["rows longer than 1.0 MB"] == (1, ["in/cell.csv, byte 53"])
     count, examples = dropped["rows that are not JSON"]
     assert count == 4
     assert examples == ["in/deep.jsonl, byte 0", "in/deep.jsonl, byte 200,010", "in/line.jsonl, byte 52"]
