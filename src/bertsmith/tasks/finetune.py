@@ -134,6 +134,8 @@ def _tune(asked: Asked, out: Path | None, resume: bool, events: Events) -> Finet
         run = Run(Path(folder))
         ranks.by_first(lambda: check_free(run.folder, resume))
         kind, settings = together(partial(chosen, inputs.kind, sources, inputs.settings))
+        if out is None:
+            settings = replace(settings, report=False)
         work, identity = together(lambda: _prepare(kind, asked, sources, settings))
         if inputs.benchmark is not None:
             tell_rows(inputs.benchmark, {part: len(each.records) for part, each in work.parts.items()})
