@@ -253,8 +253,13 @@ def test_two_processes_write_rows_into_one_file(script: Callable[[str], Any], tm
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes where Linux lists them")
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_run_is_compared_with_the_unbroken_one(
-    script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    script: Callable[[str], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ranks: int,
 ) -> None:
     runs = script("killed_run")
     fields = {
@@ -266,7 +271,7 @@ def test_a_killed_run_is_compared_with_the_unbroken_one(
         "phase1.global_batch": 8,
     }
     flags = ["bert-tiny", "--corpus", small_corpus(), "--runs", tmp_path / "runs", "--out", tmp_path / "killed.json"]
-    flags += ["--steps", 150, 2, "--kills", 12, "--ranks", 2, "--within", 0.1]
+    flags += ["--steps", 150, 2, "--kills", 12, "--ranks", ranks, "--within", 0.1]
     with pytest.raises(SystemExit) as ended:
         called(runs, monkeypatch, *flags, *(f"--{name}={value}" for name, value in fields.items()))
     assert ended.value.code == 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import runpy
+import sys
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -19,7 +20,7 @@ from bertsmith.bench.scaling.bench import tables as tables_of_scaling
 from bertsmith.bench.serve.results import tables_of as tables_of_serving
 from bertsmith.bench.step.results import ladder_table, steps_table, time_table
 from bertsmith.bench.table import Table
-from made_pages import ROOT, page, ran
+from made_pages import ROOT, page
 
 NAMES = {"bert-mini": "bert-mini", "bert-base-nvlamb": "BERT-base"}
 FIGURES = {
@@ -274,9 +275,19 @@ def test_no_page_waits_for_a_table() -> None:
         ("ladder.py", "ladder.json", "chosen", "runs/learning.md"),
     ],
 )
-def test_a_table_is_what_its_script_prints(tmp_path: Path, script: str, results: str, last: str, shown: str) -> None:
+def test_a_table_is_what_its_script_prints(
+    script: str,
+    results: str,
+    last: str,
+    shown: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     benchmarks = ROOT / "benchmarks"
-    printed = ran(tmp_path, "python", str(benchmarks / script), "table", str(benchmarks / "results" / results)).stdout
+    monkeypatch.syspath_prepend(str(benchmarks))
+    monkeypatch.setattr(sys, "argv", [script, "table", str(benchmarks / "results" / results)])
+    runpy.run_path(str(benchmarks / script), run_name="__main__")
+    printed = capsys.readouterr().out
     assert last in printed
     assert "\n".join(line.rstrip() for line in printed.splitlines()) in page(shown)
 

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+import pytest
+
 from bertsmith.recipes.loader import load_recipe, presets
 from bertsmith.recipes.schema import Phase
-from made_pages import blocks, page, typed
+from made_pages import blocks, page, typed_here
 from made_runs import small_corpus
 
 PAGE = page("recipes.md")
 
 
-def test_its_recipe_and_its_commands_run(tmp_path: Path) -> None:
+def test_its_recipe_and_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)  # curves take longer than these runs
     (mine,) = blocks(PAGE, "yaml")
     (tmp_path / "mine.yaml").write_text(mine, encoding="utf-8")
     shutil.copytree(small_corpus(), tmp_path / "corpus")
     own, check, budget = blocks(PAGE)
     small = "--model.layers 1 --model.hidden 32 --model.heads 2 --evaluate-instances 16"
-    assert "fit together" in typed(tmp_path, f"{check.strip()} --phase2.sequence-length 128\n").stdout
-    said = typed(tmp_path, budget.splitlines()[0]).stderr
+    assert "fit together" in typed_here(f"{check.strip()} --phase2.sequence-length 128\n").stdout
+    said = typed_here(budget.splitlines()[0]).stderr
     assert "model: 24 layers of 1024 (24 hours at 395.80 TFLOP/s" in said
     for command in (own, budget.splitlines()[1]):
-        typed(tmp_path, f"{command.strip()} {small}\n")
+        typed_here(f"{command.strip()} {small}\n")
     assert load_recipe(tmp_path / "runs" / "mine" / "recipe.yaml").objective == "mlm"
     assert load_recipe(tmp_path / "runs" / "budget" / "recipe.yaml").hours == 0.001
     for name in ("mine", "budget"):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import io
 import json
 import os
 import pydoc_data.topics
@@ -16,7 +15,6 @@ import shlex
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import urllib.request
@@ -28,10 +26,9 @@ from typing import Any
 
 import pytest
 
-from bertsmith.base import log
 from bertsmith.cli import main
 from made_entities import tagged_rows
-from made_pages import page, write_lines, write_table
+from made_pages import page, typed_here, write_lines, write_table
 from made_pairs import pairs, scored_pairs
 from made_questions import questions
 from made_rows import CONFIG, made_model, rows
@@ -151,17 +148,10 @@ def commands(block: str) -> list[str]:
     return [line for line in block.replace("\\\n", " ").splitlines() if line]
 
 
-def typed_here(command: str) -> str:
-    """What a command prints; one of Bertsmith's is run in this process. It has to succeed."""
-    if not command.startswith("bertsmith "):
-        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        status = main(shlex.split(command)[1:])
-    assert status == 0, printed.getvalue()
-    return printed.getvalue()
+def said_by(command: str) -> str:
+    """What a command prints on either output."""
+    done = typed_here(command)
+    return done.stdout + done.stderr
 
 
 def served_here(command: str, asked: list[str]) -> list[str]:
@@ -179,7 +169,7 @@ def served_here(command: str, asked: list[str]) -> list[str]:
         if over.is_set():
             return
         try:
-            printed.extend(typed_here(each.replace(PORT, port)) for each in asked)
+            printed.extend(said_by(each.replace(PORT, port)) for each in asked)
         finally:
             if not over.is_set():
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -250,12 +240,11 @@ def test_a_page_leads_from_rows_to_answers(
         if block.startswith("bertsmith serve "):
             (serve,) = commands(block)
             continue
-        monkeypatch.setattr(log, "_said", set())
         asked = commands(block)
         if asked[0].startswith("curl "):
             printed = "\n".join(served_here(serve, asked))
         else:
-            printed = "\n".join(map(typed_here, asked))
+            printed = "\n".join(map(said_by, asked))
         missing = [line for line in shown.splitlines() if not is_printed(line, printed)]
         assert not missing, printed
     if importlib.util.find_spec("matplotlib") is not None:
