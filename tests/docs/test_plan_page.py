@@ -1,4 +1,4 @@
-"""The commands of docs/plan.md, as they stand but for a smaller model; its table is what `plan --calibration` prints."""
+"""The commands of docs/plan.md, but for a smaller model, and its table, which is what `plan --calibration` prints."""
 
 from __future__ import annotations
 
