@@ -84,8 +84,8 @@ def without_warnings(said: str) -> list[str]:
 
 
 def write_topics(folder: Path) -> list[str]:
-    """The longer help topics of Python, each written to a file of a new folder."""
-    topics = sorted(text for text in pydoc_data.topics.topics.values() if len(text) > 2000)
+    """Sixteen help topics of Python, of 5 kB and more, each written to a file of a new folder."""
+    topics = sorted((text for text in pydoc_data.topics.topics.values() if len(text) > 5000), key=len)[:16]
     folder.mkdir()
     for number, text in enumerate(topics):
         (folder / f"{number}.txt").write_text(text, encoding="utf-8")

@@ -49,12 +49,15 @@ def real_texts(tmp_path: Path) -> None:
 
 
 @needs_engines
-def test_quick_times_every_backend_and_says_what_is_missing(tmp_path: Path, capsys: Any) -> None:
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("", marks=pytest.mark.slow)])
+def test_quick_times_every_backend_and_says_what_is_missing(precision: str, tmp_path: Path, capsys: Any) -> None:
+    """In every precision, or in one."""
     to = tmp_path / "rows.json"
-    args = ["bench", "predict", "--quick", "--only", "8 x 9", "--lengths", "9", "--against", "--json", str(to)]
+    only = f"8 x 9 in {precision}"
+    args = ["bench", "predict", "--quick", "--only", only, "--lengths", "9", "--against", "--json", str(to)]
     assert main(args) == 0
     found = json.loads(to.read_text())
-    assert [row["side"] for row in found["rows"]] == LABELS
+    assert [row["side"] for row in found["rows"]] == [label for label in LABELS if label.endswith(precision)]
     assert "left out: real texts" in "\n".join(found["about"])
     for row in found["rows"]:
         assert row["case"] == "8 x 9"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.predict.texts import open_classifier
 from bertsmith.bench.process import Child
 from bertsmith.bench.run import run_bench
+from bertsmith.bench.serve import bench as serve
 from bertsmith.bench.serve.faults import UNDER_WAY
 from bertsmith.bench.serve.load import MOST_A_SECOND
-from bertsmith.bench.serve.phases import FAULTY, OVERLOAD, SATURATED, UNLOADED
+from bertsmith.bench.serve.phases import FAULTY, OVERLOAD, QUICK, SATURATED, UNLOADED
 from bertsmith.cli import main
 from made_heads import made_head, made_short_classifier
 from made_rows import WORDS
@@ -61,7 +63,8 @@ def check(rows: list[dict[str, Any]]) -> None:
     assert all(row["generator_cores"] > 0 for row in rows)
 
 
-def test_our_server_goes_through_all_phases(tmp_path: Path, capsys: Any) -> None:
+def test_our_server_goes_through_all_phases(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(serve, "QUICK", replace(QUICK, seconds=0.3, overload_seconds=1.0))
     model = str(made_short_classifier(tmp_path / "run"))
     found = bench(tmp_path, "--only", "ours, fp32", "--against", "--model", model)
     check(found["rows"])
