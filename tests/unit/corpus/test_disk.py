@@ -22,6 +22,7 @@ from bertsmith.corpus.sources.find import find_files
 from bertsmith.corpus.sources.unpack import is_unpacked
 from bertsmith.corpus.stages.publish import publish
 from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.tokens.vocabulary import train_vocabulary
 
 
 def used(folder: Path) -> int:
@@ -49,20 +50,26 @@ def peak_of(source: Path, out: Path, options: PrepareOptions, tokenizer: Path | 
     return seen[0]
 
 
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one for such text."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    train_vocabulary(text(500).split("\n"), 2048).save(folder)
+    return folder
+
+
 @pytest.mark.parametrize("packing", ["", ".gz", ".bz2"])
-def test_estimated_within_a_tenth(tmp_path: Path, packing: str) -> None:
+def test_estimated_within_a_tenth(tmp_path: Path, tokenizer: Path, packing: str) -> None:
     source = tmp_path / f"text.txt{packing}"
     raw = text(2000).encode()
     source.write_bytes({"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}[packing](raw))
     options = PrepareOptions(documents="line", vocabulary_size=2048, workers=1)
     found, _ = find_files([source], options.reading)
-    prepare(source, tmp_path / "first", options=options)
-    tokenizer = tmp_path / "first" / "tokenizer"
     need = estimate(found, options, Tokenizer.load(tokenizer), tmp_path / "work")
     assert list((tmp_path / "work").iterdir()) == [], "the sample is removed"
-    peak = peak_of(source, tmp_path / "second", options, tokenizer)
+    peak = peak_of(source, tmp_path / "corpus", options, tokenizer)
     assert need.peak_bytes == pytest.approx(peak, rel=0.1)
-    assert need.corpus_bytes == pytest.approx(used(tmp_path / "second"), rel=0.1)
+    assert need.corpus_bytes == pytest.approx(used(tmp_path / "corpus"), rel=0.1)
 
 
 @pytest.mark.parametrize("part", ["wiki/enwiki-2015/AA", "books/gutenberg"])
@@ -80,7 +87,7 @@ def test_real_text_estimated_within_a_tenth(real_data: Callable[[str], Path], tm
 
 
 @pytest.mark.parametrize("action", ["drop", "report"])
-def test_the_searches_are_estimated_within_a_tenth(tmp_path: Path, action: ExcludeAction) -> None:
+def test_the_searches_are_estimated_within_a_tenth(tmp_path: Path, tokenizer: Path, action: ExcludeAction) -> None:
     """Short documents, a third of them with evaluation text: what the searches write is a third of all there is."""
     pytest.importorskip("datasketch", reason="datasketch is not installed: pip install 'bertsmith[near]'")
     lines = [part for line in text(900).split("\n") for part in (line[:400], line[400:800]) if len(part) > 200]
@@ -90,28 +97,24 @@ def test_the_searches_are_estimated_within_a_tenth(tmp_path: Path, action: Exclu
     options = PrepareOptions(
         documents="line", exclude=(tmp_path / "test.txt",), exclude_action=action, near_duplicates=True, workers=1
     )
-    prepare(tmp_path / "text.txt", tmp_path / "first", options=PrepareOptions(documents="line", vocabulary_size=2048))
-    tokenizer = tmp_path / "first" / "tokenizer"
     found, _ = find_files([tmp_path / "text.txt"], options.reading)
     need = estimate(found, options, Tokenizer.load(tokenizer), tmp_path / "work")
     without = estimate(found, PrepareOptions(documents="line"), Tokenizer.load(tokenizer), tmp_path / "other")
-    peak = peak_of(tmp_path / "text.txt", tmp_path / "second", options, tokenizer)
+    peak = peak_of(tmp_path / "text.txt", tmp_path / "corpus", options, tokenizer)
     assert need.peak_bytes == pytest.approx(peak, rel=0.1)
-    assert need.corpus_bytes == pytest.approx(used(tmp_path / "second"), rel=0.1)
+    assert need.corpus_bytes == pytest.approx(used(tmp_path / "corpus"), rel=0.1)
     assert need.peak_bytes > 1.3 * without.peak_bytes
     assert (need.corpus_bytes < 0.9 * without.corpus_bytes) == (action == "drop")
 
 
-def test_documents_longer_than_all_the_sample_are_estimated_within_a_tenth(tmp_path: Path) -> None:
+def test_documents_longer_than_all_the_sample_are_estimated_within_a_tenth(tmp_path: Path, tokenizer: Path) -> None:
     """Two books as two rows: both begin where no window of the sample looks."""
     source = tmp_path / "books.jsonl"
     source.write_text("".join(json.dumps({"text": text(5000, seed)}) + "\n" for seed in (3, 4)))
     options = PrepareOptions(vocabulary_size=2048, workers=1)
     found, _ = find_files([source], options.reading)
-    prepare(source, tmp_path / "first", options=options)
-    tokenizer = tmp_path / "first" / "tokenizer"
     need = estimate(found, options, Tokenizer.load(tokenizer), tmp_path / "work")
-    assert need.peak_bytes == pytest.approx(peak_of(source, tmp_path / "second", options, tokenizer), rel=0.1)
+    assert need.peak_bytes == pytest.approx(peak_of(source, tmp_path / "corpus", options, tokenizer), rel=0.1)
 
 
 def test_a_short_row_beside_a_very_long_one_does_not_stand_for_all(tmp_path: Path) -> None:
@@ -135,7 +138,7 @@ def test_parquet_files_without_rows_do_not_stand_for_all(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("group_rows", "part_bytes"), [(500, 4 << 20), (20_000, 1 << 18)])
-def test_parquet_is_estimated_within_a_tenth(tmp_path: Path, group_rows: int, part_bytes: int) -> None:
+def test_parquet_is_estimated_within_a_tenth(tmp_path: Path, tokenizer: Path, group_rows: int, part_bytes: int) -> None:
     """Of row groups that are read as they are, and of one so large that it is written again."""
     arrow, parquet = (pytest.importorskip(name, reason="no pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
     source = tmp_path / "a.parquet"
@@ -143,10 +146,8 @@ def test_parquet_is_estimated_within_a_tenth(tmp_path: Path, group_rows: int, pa
     options = PrepareOptions(vocabulary_size=2048, workers=1, part_bytes=part_bytes)
     found, _ = find_files([source], options.reading)
     assert is_unpacked(found[0], options.reading, options.part_bytes) == (group_rows > 4000)
-    prepare(source, tmp_path / "first", options=options)
-    tokenizer = tmp_path / "first" / "tokenizer"
     need = estimate(found, options, Tokenizer.load(tokenizer), tmp_path / "work")
-    assert need.peak_bytes == pytest.approx(peak_of(source, tmp_path / "second", options, tokenizer), rel=0.1)
+    assert need.peak_bytes == pytest.approx(peak_of(source, tmp_path / "corpus", options, tokenizer), rel=0.1)
 
 
 def test_a_source_of_rows_that_are_none_is_estimated_as_nothing(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def name(row: dict[str, str]) -> str:
 def docstrings() -> Iterator[Labelled]:
     """Of some modules of each package: to read all of them takes ten seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(python_docs, "MOST_SOURCE_BYTES", 800_000)
+        patch.setattr(python_docs, "MOST_SOURCE_BYTES", 400_000)
         python_docs.collect.cache_clear()
         found = rows_of_docstrings(RowCounts(400, 200), seed=1)
         assert isinstance(found, Labelled), found

@@ -212,7 +212,7 @@ def test_enough_documents_are_held_out_and_of_few_a_larger_share(source: Path, t
 def test_enough_of_pythons_documentation_is_held_out_where_few_packages_are_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertsmith.corpus.sources.python_docs.MOST_SOURCE_BYTES", 800_000)
+    monkeypatch.setattr("bertsmith.corpus.sources.python_docs.MOST_SOURCE_BYTES", 400_000)
     collect.cache_clear()
     documents = collect()
     collect.cache_clear()

@@ -99,7 +99,7 @@ def test_what_no_text_holds_by_chance_by_either_library() -> None:
 
 
 def lines_to_compare(real_data: Callable[[str], Path]) -> list[str]:
-    """10,000 real lines and 10,000 of random Unicode, words as long as real ones."""
+    """3,000 real lines and 3,000 of random Unicode, words as long as real ones."""
     texts = (
         real_data("wiki/enwiki-2015/AB/wiki_03").read_text()[:1_000_000],
         *(path.read_text(errors="replace") for path in sorted(real_data("books/gutenberg").iterdir())[:4]),
@@ -113,7 +113,7 @@ def lines_to_compare(real_data: Callable[[str], Path]) -> list[str]:
         code = draw.randrange(0x20, most)
         return " " if kind < 0.1 or 0xD800 <= code < 0xE000 else chr(code)
 
-    return real[:10_000] + ["".join(letter() for _ in range(30)) for _ in range(10_000)]
+    return real[::5][:3000] + ["".join(letter() for _ in range(30)) for _ in range(3000)]
 
 
 @pytest.mark.parametrize("casing", ["uncased", "cased"])
@@ -122,7 +122,7 @@ def test_ids_are_those_of_transformers(casing: str, tmp_path: Path, real_data: C
 
     ours = Tokenizer.load(real_data(f"vocab/bert-base-{casing}/vocab.txt"))
     lines = lines_to_compare(real_data)
-    assert len(lines) == 20_000
+    assert len(lines) == 6000
     ours.save(tmp_path)
     theirs = BertTokenizer.from_pretrained(tmp_path, model_max_length=10**9)
     only = {"add_special_tokens": False, "return_attention_mask": False, "return_token_type_ids": False}
