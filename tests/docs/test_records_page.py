@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 from bertsmith.recipes.loader import save_recipe
 from bertsmith.training.pretrain import Run
 from bertsmith.training.pretraining import health
-from made_pages import ROOT, blocks, page, typed
+from made_pages import blocks, page, typed, typed_here
 from made_runs import small_corpus, small_recipe
 
 PAGE = page("records.md")
@@ -25,14 +30,19 @@ def init(**given): return Run()
 """
 
 
-def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(small_corpus(), tmp_path / "corpus")
     save_recipe(small_recipe(phase1__steps=7), tmp_path / "tiny.yaml")
-    (tmp_path / "wandb.py").write_text(WANDB, encoding="utf-8")
-    commands = "\n".join(blocks(PAGE)).replace("pretrain bert-tiny", "pretrain tiny.yaml")
-    done = typed(tmp_path, commands, PYTHONPATH=f"{ROOT / 'src'}:{tmp_path}")
-    assert "profile of steps 4 to 6: runs/tiny/profile/trace.json.gz" in done.stderr
-    assert "profiler_start" not in done.stderr, "which the profiler's own library would write"
+    profiled, watched = (block.replace("pretrain bert-tiny", "pretrain tiny.yaml") for block in blocks(PAGE))
+    said = typed(tmp_path, profiled).stderr
+    assert "profile of steps 4 to 6: runs/tiny/profile/trace.json.gz" in said
+    assert "profiler_start" not in said, "which the profiler's own library would write"
+    monkeypatch.chdir(tmp_path)
+    package = ModuleType("wandb")
+    package.__spec__ = ModuleSpec("wandb", None)
+    exec(WANDB, vars(package))
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    done = typed_here(watched)
     assert "Weights & Biases: project forge, run watched (offline)" in done.stderr
     assert "train/loss" in done.stdout
     assert "finished 0" in done.stdout
