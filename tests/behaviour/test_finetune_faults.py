@@ -161,6 +161,7 @@ def test_rows_that_come_twice_are_warned_about_and_a_stream_is_refused(
     settings = replace(SETTINGS, seeds=1, epochs=1)
     bertsmith.finetune("classify", model, TRAIN, DEV, None, test=DEV, settings=settings)
     assert "the test rows are the dev rows" in said.text
+    assert "report: " not in said.text, "none is drawn that nobody could look at"
     for rows_of in ("-", iter(TRAIN)):
         with pytest.raises(BertsmithError, match="train rows"):
             bertsmith.finetune("classify", model, rows_of, DEV, None, settings=settings)  # type: ignore[arg-type]
