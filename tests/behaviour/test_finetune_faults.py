@@ -158,7 +158,7 @@ def test_the_folder_of_another_kind_of_run_and_an_unfinished_one_are_named(model
 def test_rows_that_come_twice_are_warned_about_and_a_stream_is_refused(
     model: Path, said: pytest.LogCaptureFixture
 ) -> None:
-    settings = replace(SETTINGS, seeds=1, epochs=1)
+    settings = replace(SETTINGS, seeds=1, epochs=1, report=True)
     bertsmith.finetune("classify", model, TRAIN, DEV, None, test=DEV, settings=settings)
     assert "the test rows are the dev rows" in said.text
     assert "report: " not in said.text, "none is drawn that nobody could look at"
