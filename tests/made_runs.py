@@ -195,7 +195,8 @@ def fork_server() -> multiprocessing.context.ForkServerContext:
     """Starts processes from one that has imported what they need: each would take seconds for that. They see the
     environment as it was when the first of them was started."""
     context = multiprocessing.get_context("forkserver")
-    ours = ("bertsmith.training.pretrain", "bertsmith.tasks.finetune")
+    ours = ("bertsmith.training.pretrain", "bertsmith.tasks.finetune", "bertsmith.cli.serve")
+    ours += ("bertsmith.inference.server.serve", "bertsmith.inference.predict_file", "bertsmith.inference.embed_file")
     theirs = ("torch.distributed.fsdp", "torch.distributed.tensor", "torch.utils.tensorboard")
     context.set_forkserver_preload(["pytest", *ours, *theirs])
     return context

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import os
 import queue
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +25,7 @@ from bertsmith.inference.server import serve
 from bertsmith.inference.server.batcher import Lane
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.service import Service
+from made_commands import Command, started
 from made_entities import tagged_rows
 from made_pairs import pairs
 from made_questions import QUICK as QUICK_QA
@@ -111,7 +110,7 @@ class Listening:
 class Served(Listening):
     """A server in a process. lines: what it has logged."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Command
     lines: list[str] = field(default_factory=list)
 
     def requests(self) -> list[dict[str, Any]]:
@@ -125,18 +124,18 @@ class Served(Listening):
 
 
 @contextmanager
-def serving(models: dict[str, Path], *flags: str, wait_for: str = "ready: ", **variables: str) -> Iterator[Served]:
-    """A server of the models, once it has logged that it is ready. variables: of its environment.
+def serving(
+    models: dict[str, Path], *flags: str, wait_for: str = "ready: ", anew: bool = False, **variables: str
+) -> Iterator[Served]:
+    """A server of the models, once it has logged that it is ready. anew: as a shell starts it, with nothing imported
+    before. variables: of its environment.
 
     No request is refused for the time that it would wait: the machine may be busy.
     """
     named = [f"{name}={folder}" for name, folder in models.items()]
     patient = ("--limits.queue-seconds", "1000", "--limits.request-seconds", "1000")
-    command = [sys.executable, "-m", "bertsmith", "serve", *named, "--port", "0", "--device", "cpu", *patient]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    process = subprocess.Popen(
-        [*command, *flags], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
-    )
+    command = ["serve", *named, "--port", "0", "--device", "cpu", *patient, *flags]
+    process = started(*command, **variables) if anew else Command(*command, **variables)
     served = Served("", process)
     told: queue.Queue[str] = queue.Queue()
     reading = threading.Thread(target=_read, args=(served, told), daemon=True)
@@ -152,8 +151,9 @@ def serving(models: dict[str, Path], *flags: str, wait_for: str = "ready: ", **v
             process.kill()
         process.wait()
         reading.join(10)
-        assert process.stderr is not None
-        process.stderr.close()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
 
 
 _END = "the end of the log"

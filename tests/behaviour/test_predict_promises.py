@@ -6,8 +6,6 @@ import csv
 import gzip
 import json
 import os
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +20,7 @@ from bertsmith.inference.parts.run import RowOptions
 from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.reading.records import Columns
+from made_commands import PATIENCE_SECONDS, Command, started
 from made_rows import QUICK, rows
 
 TRAIN, DEV = rows(64, 1), rows(24, 2)
@@ -162,21 +161,20 @@ def test_files_of_every_kind_are_read_in_training_and_in_prediction(model: Path,
     assert written == [each["label"] for each in predictor(tmp_path / "run", columns=Columns())(DEV)]
 
 
+def typed_into(model: Path) -> list[str]:
+    """Answers to what is typed."""
+    return ["predict", str(model), "-", "--device", "cpu", "--precision", "fp32"]
+
+
 def test_standard_input_is_answered_row_by_row(single: Path) -> None:
     """Each row is written only when the row before it was answered: a reader that waited for more would never end."""
-    call = [sys.executable, "-m", "bertsmith", "predict", str(single), "-", "--device", "cpu", "--precision", "fp32"]
-    process = subprocess.Popen([*call, "--quiet"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
+    with Command(*typed_into(single), "--quiet") as command:
         for row in DEV[:3]:
-            process.stdin.write(json.dumps(row) + "\n")
-            process.stdin.flush()
-            assert json.loads(process.stdout.readline())["text"] == row["text"]
-        process.stdin.close()
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
+            command.stdin.write(json.dumps(row) + "\n")
+            command.stdin.flush()
+            assert json.loads(command.stdout.readline())["text"] == row["text"]
+        command.stdin.close()
+        assert command.wait() == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
@@ -198,12 +196,11 @@ def test_a_named_pipe_is_answered_and_cannot_be_resumed(single: Path, model: Pat
 
 @pytest.mark.parametrize("skip", [False, True])
 def test_messages_about_a_pipe_name_it(single: Path, tmp_path: Path, skip: bool) -> None:
-    call = [sys.executable, "-m", "bertsmith", "predict", str(single), "-", "--out", str(tmp_path / "out.jsonl")]
-    if skip:
-        call += ["--on-error", "skip"]
-    done = subprocess.run(call, input="body\nword1\n" if skip else "", capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2
-    assert "where: standard input\n" in done.stderr
+    call = [*typed_into(single), "--out", str(tmp_path / "out.jsonl"), *(("--on-error", "skip") if skip else ())]
+    with Command(*call) as command:
+        _, said = command.communicate("body\nword1\n" if skip else "")
+        assert command.wait() == 2
+    assert "where: standard input\n" in said
 
 
 def test_a_two_label_classifier_without_names_is_read(single: Path, tmp_path: Path) -> None:
@@ -225,28 +222,21 @@ def test_a_two_label_classifier_without_names_is_read(single: Path, tmp_path: Pa
 @pytest.mark.parametrize("bad", ['{"text": 5}', "{broken"])
 def test_rows_before_a_bad_one_are_answered_and_the_command_ends_with_status_2(single: Path, bad: str) -> None:
     """Standard input stays open, as it does where a service pipes rows in."""
-    call = [sys.executable, "-m", "bertsmith", "predict", str(single), "-", "--device", "cpu", "--precision", "fp32"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen([*call, "--quiet"], text=True, **pipes)
-    assert process.stdin is not None
-    try:
-        process.stdin.write("".join(json.dumps(row) + "\n" for row in DEV[:3]) + bad + "\n")
-        process.stdin.flush()
-        assert process.wait(120) == 2
-        assert process.stdout is not None
-        assert len(process.stdout.read().splitlines()) == 3
-    finally:
-        process.kill()
-        process.stdin.close()
+    with Command(*typed_into(single), "--quiet") as command:
+        command.stdin.write("".join(json.dumps(row) + "\n" for row in DEV[:3]) + bad + "\n")
+        command.stdin.flush()
+        assert command.wait() == 2
+        assert len(command.stdout.read().splitlines()) == 3
 
 
 @pytest.mark.parametrize("typed", ["", "text\n"])
 def test_a_pipe_without_rows_is_refused(single: Path, typed: str) -> None:
-    call = [sys.executable, "-m", "bertsmith", "predict", str(single), "-", "--device", "cpu"]
-    done = subprocess.run(call, input=typed, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 2
-    assert "no rows found" in done.stderr
-    assert done.stdout == ""
+    """As a shell starts it: Python has opened its standard input itself."""
+    command = started(*typed_into(single))
+    out, said = command.communicate(typed, timeout=PATIENCE_SECONDS)
+    assert command.returncode == 2
+    assert "no rows found" in said
+    assert out == ""
 
 
 @pytest.mark.parametrize("folder", ["out.jsonl", "out.jsonl.errors.jsonl"])

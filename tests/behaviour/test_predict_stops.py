@@ -7,11 +7,11 @@ import multiprocessing
 import os
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from bertsmith.inference.parts import workers
 from bertsmith.inference.parts.folder import PartsFolder
 from bertsmith.inference.parts.run import RowOptions
 from bertsmith.inference.predict_file import predict_file
+from made_commands import Command
 
 SECONDS = 240
 MANY = 100_000
@@ -39,25 +40,17 @@ def stopped(
     verb: str, model: Path, source: str, out: Path, *flags: str, number: int = signal.SIGTERM, to_group: bool = False
 ) -> tuple[int, str]:
     """The status of a verb that gets a signal once a part is finished, and what it said last. A pipe is held open."""
-    command = [sys.executable, "-m", "bertsmith", verb, str(model), source, "--out", str(out), "--part-rows", "20"]
-    process = subprocess.Popen(
-        [*command, "--device", "cpu", *flags], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    assert process.stdin is not None
-    rows = "".join(f'{{"text": "word1 [MASK] word{n % 7}"}}\n' for n in range(1000)) if source == "-" else ""
-    feeding = threading.Thread(target=process.stdin.write, args=(rows,), daemon=True)
-    feeding.start()
-    try:
+    call = [verb, str(model), source, "--out", str(out), "--part-rows", "20", "--device", "cpu", *flags]
+    with Command(*call, own_group=True) as command, ThreadPoolExecutor(2) as pool:
+        said = pool.submit(command.stderr.read)
+        if source == "-":
+            rows = "".join(f'{{"text": "word1 [MASK] word{n % 7}"}}\n' for n in range(1000))
+            pool.submit(command.stdin.write, rows)
         while not PartsFolder(out).finished_parts():
-            assert process.poll() is None, process.communicate()
+            assert command.poll() is None, said.result()
             time.sleep(0.02)
-        (os.killpg if to_group else os.kill)(process.pid, number)
-        _, said = process.communicate(timeout=SECONDS)
-    finally:
-        process.kill()
-        process.wait()
-    return process.returncode, said
+        (os.killpg if to_group else os.kill)(command.pid, number)
+        return command.wait(), said.result()
 
 
 @pytest.mark.parametrize(
@@ -186,15 +179,14 @@ def test_parts_of_a_pipe_are_removed_when_no_worker_writes_more(model, tmp_path,
 def test_of_a_pipe_a_full_disk_leaves_nothing(model, tmp_path):
     """The disk takes every part, and not the file that they are joined into."""
     out = tmp_path / "out.jsonl"
-    command = [sys.executable, "-m", "bertsmith", "predict", str(model), "-", "--out", str(out), "--part-rows", "20"]
+    call = ["predict", str(model), "-", "--out", str(out), "--part-rows", "20", "--device", "cpu"]
     rows = "".join(f'{{"text": "word1 [MASK] word{n % 7}"}}\n' for n in range(200))
-    done = subprocess.run(
-        [*command, "--device", "cpu"], input=rows, capture_output=True, text=True, timeout=SECONDS, check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)),
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "could not write: File too large" in done.stderr
-    assert "are kept" not in done.stderr
+    with Command(*call) as command:
+        resource.prlimit(command.pid, resource.RLIMIT_FSIZE, (30_000, 30_000))
+        _, said = command.communicate(rows)
+        assert command.wait() == 2
+    assert "could not write: File too large" in said
+    assert "are kept" not in said
     assert not list(tmp_path.iterdir())
 
 

@@ -1,0 +1,118 @@
+"""`bertsmith` in processes that come from the fork server, which has imported what they need: torch alone takes
+seconds to import."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import IO, Any, Self
+
+from tqdm import tqdm
+
+from bertsmith.base.processes import without_main_module
+from bertsmith.cli import main
+from made_runs import fork_server
+
+PATIENCE_SECONDS = 240
+
+
+class Command:
+    """A process of its own that runs `bertsmith` with these arguments, with a pipe at each of stdin, stdout and stderr.
+
+    It is used as subprocess.Popen is, with text. own_group: whether it leads a process group. variables: of its
+    environment, beside those of this process.
+    """
+
+    def __init__(self, *arguments: str, own_group: bool = False, **variables: str) -> None:
+        context = fork_server()
+        (their_in, our_in), (our_out, their_out), (our_err, their_err) = (context.Pipe(duplex=False) for _ in range(3))
+        ends = (their_in, their_out, their_err)
+        environment = {**os.environ, **variables}
+        self._process = context.Process(target=_run, args=(arguments, ends, own_group, environment))
+        with without_main_module():
+            self._process.start()
+        for end in ends:
+            end.close()
+        self.stdin, self.stdout, self.stderr = _opened(our_in, "w"), _opened(our_out, "r"), _opened(our_err, "r")
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit status, None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float = PATIENCE_SECONDS) -> int:
+        """The exit status, once it has ended."""
+        self._process.join(timeout)
+        assert self._process.exitcode is not None, f"it has not ended within {timeout} s"
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self._process.kill()
+
+    def communicate(self, typed: str = "") -> tuple[str, str]:
+        """All that it writes to stdout and stderr until it ends, where this is typed and nothing more."""
+        with ThreadPoolExecutor(3) as pool:
+            pool.submit(self._type, typed)
+            out, err = pool.submit(self.stdout.read), pool.submit(self.stderr.read)
+        self.wait()
+        return out.result(), err.result()
+
+    def _type(self, typed: str) -> None:
+        with suppress(BrokenPipeError), self.stdin:
+            self.stdin.write(typed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends it, and closes the pipes."""
+        self.kill()
+        self.wait()
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+
+def started(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """The same as a shell starts it, with nothing imported before."""
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-m", "bertsmith", *arguments], text=True, env={**os.environ, **variables}, **pipes
+    )
+
+
+def _opened(end: Connection, mode: str) -> IO[str]:
+    file = os.fdopen(os.dup(end.fileno()), mode, encoding="utf-8")
+    end.close()
+    return file
+
+
+def _run(arguments: tuple[str, ...], ends: tuple[Any, ...], own_group: bool, environment: dict[str, str]) -> None:
+    if own_group:
+        os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, end in enumerate(ends):
+        os.dup2(end.fileno(), number)
+        end.close()
+    sys.stdin = os.fdopen(0, "r", encoding="utf-8", closefd=False)
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", closefd=False)
+    tqdm.set_lock(threading.RLock())  # its own is shared by processes, and left on the system by a killed one
+    sys.argv = ["bertsmith", *arguments]
+    sys.exit(main())
