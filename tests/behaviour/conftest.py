@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,6 +49,16 @@ def served_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     from made_served import made_models
 
     return made_models(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture
+def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that answer parts come from the fork server, and do not import torch anew."""
+    from bertsmith.inference.parts import workers
+    from made_runs import fork_server
+
+    context = fork_server()
+    monkeypatch.setattr(workers, "multiprocessing", SimpleNamespace(get_context=lambda way: context))
 
 
 @pytest.fixture(scope="session")

@@ -40,7 +40,7 @@ def masked_rows(path: Path) -> Path:
     return path
 
 
-def test_two_workers_write_what_one_writes_and_leave_the_same_rows_out(exported, tmp_path):
+def test_two_workers_write_what_one_writes_and_leave_the_same_rows_out(exported, tmp_path, quick_workers):
     source, written = masked_rows(tmp_path / "rows.jsonl"), []
     for workers in (1, 2):
         out = tmp_path / f"{workers}.jsonl"

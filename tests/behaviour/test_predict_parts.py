@@ -345,7 +345,7 @@ def test_a_full_disk_loses_nothing(model, tmp_path):
     assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
-def test_several_workers_give_the_bytes_and_the_errors_of_one(model, tmp_path, capfd):
+def test_several_workers_give_the_bytes_and_the_errors_of_one(model, tmp_path, capfd, quick_workers):
     source = masked_rows(tmp_path / "rows.jsonl", bad=(11, 12, 37, 52))
     call = ["predict", str(model), str(source), "--device", "cpu", "--precision", "fp32", "--part-rows", "7"]
     told = {}
@@ -375,8 +375,9 @@ def _killer(out: Path, done: list[int]) -> None:
         time.sleep(0.05)
 
 
-def test_a_worker_that_dies_is_named(model, tmp_path):
-    source, done = masked_rows(tmp_path / "rows.jsonl", 100_000), list[int]()
+def test_a_worker_that_dies_is_named(model, tmp_path, quick_workers):
+    source, done = masked_rows(tmp_path / "rows.jsonl", 1000), list[int]()
+    source.write_text(source.read_text() * 100)
     thread = threading.Thread(target=_killer, args=(tmp_path / "out.jsonl", done))
     thread.start()
     try:

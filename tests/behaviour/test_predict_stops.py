@@ -91,7 +91,7 @@ def test_of_a_pipe_a_signal_leaves_nothing(model, tmp_path):
     ],
 )
 def test_a_signal_that_comes_when_the_file_is_complete_changes_nothing(
-    of, name, number, count, model, tmp_path, monkeypatch, capfd
+    of, name, number, count, model, tmp_path, monkeypatch, capfd, quick_workers
 ):
     """It comes twice, as of somebody who is in a hurry."""
     source, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
@@ -144,7 +144,7 @@ def test_another_ctrl_c_does_not_wait_for_workers(tmp_path, monkeypatch):
             child.kill()
 
 
-def test_parts_of_a_pipe_are_removed_when_no_worker_writes_more(model, tmp_path, monkeypatch):
+def test_parts_of_a_pipe_are_removed_when_no_worker_writes_more(model, tmp_path, monkeypatch, quick_workers):
     source, out, ended, left = tmp_path / "rows.jsonl", tmp_path / "out.jsonl", threading.Event(), []
     os.mkfifo(source)
     pipe = os.open(source, os.O_RDWR)  # held open: there may be more to come

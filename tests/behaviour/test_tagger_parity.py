@@ -50,7 +50,7 @@ def test_the_pipeline_of_transformers_finds_our_entities_in_real_text(
     real_data: Find, folder: Path, tmp_path: Path
 ) -> None:
     """With a head that finds many: the encoder's own states through random weights."""
-    rows = wnut(real_data, "dev")[:80]
+    rows = wnut(real_data, "dev")[:24]
     task = Tag.of_records(read_records(rows, reader=Tag), FinetuneSettings())
     model = load_model(lambda config: task.build(config, None), folder, may_be_fresh=(POOLER, task.head))
     assert isinstance(model, Tagger)
@@ -76,8 +76,8 @@ def test_the_pipeline_of_transformers_finds_our_entities_in_real_text(
                 [float(each["score"]) for each in theirs], abs=1e-4
             )
             compared[form] += len(found)
-    assert compared["text"] > 500
-    assert compared["words"] > 5
+    assert compared["text"] > 150, compared
+    assert compared["words"] > 5, compared
     of_one_piece = [
         " ".join(word for word in row["tokens"] if len(tokenizer.encode_ids([word])[0]) == 1) for row in rows
     ]
@@ -88,4 +88,4 @@ def test_the_pipeline_of_transformers_finds_our_entities_in_real_text(
         assert [[(x["start"], x["end"], x["entity_group"]) for x in row] for row in theirs] == [
             list(map(tuple, row)) for row in found
         ]
-        assert sum(map(len, found)) > 300
+        assert sum(map(len, found)) > 90
