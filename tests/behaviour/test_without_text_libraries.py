@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from bertsmith.bench.finetune.bench import MODEL
+from made_pages import ROOT
 from made_questions import questions, squad
 from made_rows import made_model, rows
 
@@ -75,113 +76,119 @@ assert losses[29] < losses[0], losses
 """
 
 
-@pytest.fixture
-def without(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hides the libraries from the processes that a test starts."""
-    (tmp_path / "hiding").mkdir()
-    (tmp_path / "hiding" / "sitecustomize.py").write_text(HIDING)
-    paths = [tmp_path / "hiding", repository / "src", repository / "tests", repository / "tests" / "gpu"]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+def hidden(folder: Path, more: str = "") -> dict[str, str]:
+    """The environment of processes from which the libraries are hidden, by what is written into the folder."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(HIDING + more)
+    paths = [folder, ROOT / "src", ROOT / "tests", ROOT / "tests" / "gpu"]
+    named = {"PYTHONPATH": str(folder) if more else os.pathsep.join(map(str, paths))}
+    kept = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    return kept | named | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
-def output_of(repository: Path, *command: str) -> str:
+@pytest.fixture(scope="module")
+def without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return hidden(tmp_path_factory.mktemp("without") / "hiding")
+
+
+def output_of(environment: dict[str, str], *command: str) -> str:
     done = subprocess.run(
-        [sys.executable, *command], cwd=repository, capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-@pytest.mark.usefixtures("without")
 @pytest.mark.parametrize("name", HIDDEN)
-def test_what_is_hidden_cannot_be_imported(name: str, repository: Path) -> None:
+def test_what_is_hidden_cannot_be_imported(name: str, without: dict[str, str]) -> None:
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is not None)"
-    output_of(repository, "-c", code)
+    output_of(without, "-c", code)
     with pytest.raises(AssertionError, match=f"No module named '{name}'"):
-        output_of(repository, "-c", f"import {name}")
+        output_of(without, "-c", f"import {name}")
 
 
-@pytest.mark.usefixtures("without")
-def test_the_tests_that_need_a_gpu_are_collected(repository: Path) -> None:
-    options = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "tests/gpu")
-    said = output_of(repository, *options)
-    for path in sorted((repository / "tests" / "gpu").glob("test_*.py")):
+def test_the_tests_that_need_a_gpu_are_collected(without: dict[str, str]) -> None:
+    said = output_of(without, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "tests/gpu")
+    for path in sorted((ROOT / "tests" / "gpu").glob("test_*.py")):
         assert f"tests/gpu/{path.name}::" in said
     assert "error" not in said.lower()
 
 
-@pytest.mark.usefixtures("without")
-def test_the_check_of_a_gpu_starts(repository: Path) -> None:
-    said = output_of(repository, "benchmarks/gpu_check.py")
+def test_the_check_of_a_gpu_starts(without: dict[str, str]) -> None:
+    said = output_of(without, "benchmarks/gpu_check.py")
     assert "gpu-check: no CUDA device was found" in said or "gpu-check: tests passed" in said
 
 
-@pytest.mark.usefixtures("without")
-def test_nor_need_it_be_installed(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nor_need_it_be_installed(tmp_path: Path) -> None:
     """Neither for the tests nor for the check and the processes that it starts."""
-    (tmp_path / "hiding" / "sitecustomize.py").write_text(HIDING + NOT_INSTALLED)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hiding"))
+    without = hidden(tmp_path / "hiding", NOT_INSTALLED)
     with pytest.raises(AssertionError, match="No module named 'bertsmith'"):
-        output_of(repository, "-c", "import bertsmith")
+        output_of(without, "-c", "import bertsmith")
     path = "tests/gpu/test_saves_on_gpu.py"
-    assert f"{path}::" in output_of(repository, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", path)
-    found = checked(repository, tmp_path / "rows.json", "--only", "rows of a table")
+    assert f"{path}::" in output_of(without, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", path)
+    found = checked(without, tmp_path / "rows.json", "rows of a table")
     assert found["rows"]
     assert not [line for line in found["about"] if line.endswith(": ")], "a name without what it names"
 
 
-@pytest.mark.usefixtures("without")
-def test_a_whole_run_needs_none_of_them(repository: Path, tmp_path: Path) -> None:
+def test_a_whole_run_needs_none_of_them(without: dict[str, str], tmp_path: Path) -> None:
     """The run of tests/gpu, on a CPU."""
-    output_of(repository, "-c", WHOLE_RUN, str(tmp_path))
+    output_of(without, "-c", WHOLE_RUN, str(tmp_path))
 
 
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A data folder with a tiny model and a few rows of both benchmarks."""
-    made_model(tmp_path / "data")
-    (tmp_path / "data" / "weights").mkdir()
-    (tmp_path / "data" / "model").rename(tmp_path / "data" / MODEL)
+@pytest.fixture(scope="module")
+def with_data(without: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment with a data folder that has a tiny model and a few rows of both benchmarks."""
+    data = tmp_path_factory.mktemp("data")
+    made_model(data)
+    (data / "weights").mkdir()
+    (data / "model").rename(data / MODEL)
     for folder in ("glue/SST-2", "squad/v1.1"):
-        (tmp_path / "data" / folder).mkdir(parents=True)
+        (data / folder).mkdir(parents=True)
     for part, count in (("train", 40), ("dev", 12)):
         lines = ["sentence\tlabel", *(f"{row['text']}\t{number % 2}" for number, row in enumerate(rows(count, 5)))]
-        (tmp_path / "data" / "glue" / "SST-2" / f"{part}.tsv").write_text("\n".join(lines) + "\n")
+        (data / "glue" / "SST-2" / f"{part}.tsv").write_text("\n".join(lines) + "\n")
         text = json.dumps(squad(questions(count, 5)))
-        (tmp_path / "data" / "squad" / "v1.1" / f"{part}-v1.1.json").write_text(text)
-    monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path / "data"))
+        (data / "squad" / "v1.1" / f"{part}-v1.1.json").write_text(text)
+    return without | {"BERTSMITH_DATA": str(data)}
 
 
-def checked(repository: Path, to: Path, *flags: str) -> dict[str, Any]:
-    """What `make gpu-check` keeps at a tiny size, after a CPU measured it. Without FlashAttention's package a peer that
-    needs it is the only one that fails."""
-    said = output_of(repository, "benchmarks/gpu_check.py", "--tiny", "--json", str(to), *flags)
+def checked(environment: dict[str, str], to: Path, *only: str) -> dict[str, Any]:
+    """What `make gpu-check` keeps of such rows at a tiny size, after a CPU measured them. Without FlashAttention's
+    package a peer that needs it is the only one that fails."""
+    said = output_of(environment, "benchmarks/gpu_check.py", "--tiny", "--json", str(to), "--only", *only)
     found: dict[str, Any] = json.loads(to.read_text())
     assert {each["why"] for each in found["failed"]} <= {"the package flash_attn is not installed"}, said
     assert "Expected and measured" not in said, "what is expected is of whole sizes"
     return found
 
 
-@pytest.mark.usefixtures("without", "data")
-@pytest.mark.parametrize(
-    ("only", "positive"),
-    [
-        ("4 full at 128: bf16", ("ours", "peak_share", "sequences_per_second", "ours_memory_bytes")),
-        ("4 full at 128: transformers", ("peer", "peak_share", "sequences_per_second", "peer_memory_bytes")),
-        ("ladder: bf16", ("ours", "sequences_per_second")),
-        ("correctness: padded rows", ("forward_error", "backward_error", "limit")),
-        ("update alone", ("milliseconds", "parameters", "bytes_per_second")),
-        ("products of a layer", ("teraflops",)),
-        ("inference: tiny, 1 x 128", ("sequences_per_second", "p50_ms", "p90_ms", "p95_ms", "p99_ms")),
-        ("fine-tuning: squad1", ("seconds", "rows_per_second")),
-    ],
-)
-def test_measuring_needs_none_of_them(repository: Path, tmp_path: Path, only: str, positive: tuple[str, ...]) -> None:
-    found = checked(repository, tmp_path / "rows.json", "--only", only)["rows"]
-    assert all(only in row["case"] for row in found)
-    assert all(row[name] > 0 for row in found for name in positive)
+MEASURED = {
+    "4 full at 128: bf16": ("ours", "peak_share", "sequences_per_second", "ours_memory_bytes"),
+    "4 full at 128: transformers": ("peer", "peak_share", "sequences_per_second", "peer_memory_bytes"),
+    "ladder: bf16": ("ours", "sequences_per_second"),
+    "correctness: padded rows": ("forward_error", "backward_error", "limit"),
+    "update alone": ("milliseconds", "parameters", "bytes_per_second"),
+    "products of a layer": ("teraflops",),
+    "inference: tiny, 1 x 128": ("sequences_per_second", "p50_ms", "p90_ms", "p95_ms", "p99_ms"),
+    "fine-tuning: squad1": ("seconds", "rows_per_second"),
+}
+"""The figures above 0 of rows of every kind, by what their names have in them."""
+
+
+@pytest.fixture(scope="module")
+def measured(with_data: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The rows of all kinds, by one call."""
+    made: list[dict[str, Any]] = checked(with_data, tmp_path_factory.mktemp("rows") / "rows.json", *MEASURED)["rows"]
+    assert all(any(only in row["case"] for only in MEASURED) for row in made)
+    return made
+
+
+@pytest.mark.parametrize("only", MEASURED)
+def test_measuring_needs_none_of_them(only: str, measured: list[dict[str, Any]]) -> None:
+    found = [row for row in measured if only in row["case"]]
+    assert found
+    assert all(row[name] > 0 for row in found for name in MEASURED[only])
     if only == "4 full at 128: bf16":
         assert all(0 <= row["data_wait_share"] <= 1 for row in found)
     if only.startswith("correctness"):
@@ -195,11 +202,10 @@ def test_measuring_needs_none_of_them(repository: Path, tmp_path: Path, only: st
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without", "data")
 @pytest.mark.parametrize(
     ("only", "count"),
     [("with Wikipedia", 6), ("ladder", 6), ("inference", 6), ("fine-tuning", 2), ("transformers", 3)],
 )
-def test_every_row_is_measured_without_them(repository: Path, tmp_path: Path, only: str, count: int) -> None:
-    cases = [row["case"] for row in checked(repository, tmp_path / "rows.json", "--only", only)["rows"]]
+def test_every_row_is_measured_without_them(with_data: dict[str, str], tmp_path: Path, only: str, count: int) -> None:
+    cases = [row["case"] for row in checked(with_data, tmp_path / "rows.json", only)["rows"]]
     assert len(set(cases)) == len(cases) == count

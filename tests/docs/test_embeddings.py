@@ -1,15 +1,15 @@
-"""The Python of docs/embeddings.md, run as it stands; its commands are run by tests/docs/test_task_pages.py."""
+"""The Python of docs/embeddings.md, run as it stands here; its commands are run by tests/docs/test_task_pages.py."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bertsmith
-from made_pages import blocks, page, ran
+from made_pages import blocks, page
 from made_pairs import pairs
 from made_rows import QUICK, made_model
 
@@ -27,15 +27,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_python_runs(folder: Path) -> None:
-    ran(
-        folder,
-        sys.executable,
-        "-c",
-        OURS + "assert vectors.shape == (2, 32) and abs(vectors[0] @ vectors[0] - 1) < 1e-5",
-    )
+def run_in(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The vectors that the code makes in this folder."""
+    monkeypatch.chdir(folder)
+    made: dict[str, Any] = {}
+    exec(code, made)
+    return made["vectors"]
 
 
-def test_the_folder_opens_in_sentence_transformers(folder: Path) -> None:
+def test_the_python_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = run_in(folder, OURS, monkeypatch)
+    assert vectors.shape == (2, 32)
+    assert abs(vectors[0] @ vectors[0] - 1) < 1e-5
+
+
+def test_the_folder_opens_in_sentence_transformers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
-    ran(folder, sys.executable, "-c", THEIRS + "assert vectors.shape == (1, 32)")
+    assert run_in(folder, THEIRS, monkeypatch).shape == (1, 32)

@@ -1,17 +1,19 @@
-"""The commands and the Python of docs/export.md, run as they stand."""
+"""The commands and the Python of docs/export.md, run as they stand, in this process."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import re
-import sys
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bertsmith
-from made_pages import blocks, page, ran, read_lines, typed, write_table
+from bertsmith.cli import main
+from made_pages import blocks, page, read_lines, write_table
 from made_rows import QUICK, made_model, rows
 
 PAGE = page("export.md")
@@ -31,7 +33,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_table(folder / f"{name}.csv", rows(count, 2))
     model = made_model(folder / "mini")
     bertsmith.finetune("classify", model, rows(96, 1), rows(40, 2), folder / "runs" / "labels", settings=QUICK)
-    typed(folder, COMMANDS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for command in COMMANDS.splitlines():
+            program, *arguments = shlex.split(command)
+            assert program == "bertsmith"
+            assert main(arguments) == 0
     return folder
 
 
@@ -42,9 +49,12 @@ def test_the_commands_predict_export_and_measure(folder: Path) -> None:
     assert (folder / "repository" / "reviews" / "config.pbtxt").is_file()
 
 
-def test_the_python_runs(folder: Path) -> None:
+def test_the_python_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
-    ran(folder, sys.executable, "-c", CODE + "assert logits.shape == (2, 2)")
+    monkeypatch.chdir(folder)
+    made: dict[str, Any] = {}
+    exec(CODE, made)
+    assert made["logits"].shape == (2, 2)
 
 
 def test_the_page_has_every_precision_of_every_engine() -> None:
