@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -21,19 +22,32 @@ from made_runs import fork_server
 PATIENCE_SECONDS = 240
 
 
+def bertsmith(*arguments: str) -> int:
+    """The command line."""
+    sys.argv = ["bertsmith", *arguments]
+    return main()
+
+
 class Command:
     """A process of its own that runs `bertsmith` with these arguments, with a pipe at each of stdin, stdout and stderr.
 
-    It is used as subprocess.Popen is, with text. own_group: whether it leads a process group. variables: of its
-    environment, beside those of this process.
+    It is used as subprocess.Popen is, with text. does: another function to call with the arguments; what it returns is
+    the exit status. own_group: whether it leads a process group. variables: of its environment, beside those of this
+    process.
     """
 
-    def __init__(self, *arguments: str, own_group: bool = False, **variables: str) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        does: Callable[..., int | None] = bertsmith,
+        own_group: bool = False,
+        **variables: str,
+    ) -> None:
         context = fork_server()
         (their_in, our_in), (our_out, their_out), (our_err, their_err) = (context.Pipe(duplex=False) for _ in range(3))
         ends = (their_in, their_out, their_err)
         environment = {**os.environ, **variables}
-        self._process = context.Process(target=_run, args=(arguments, ends, own_group, environment))
+        self._process = context.Process(target=_run, args=(does, arguments, ends, own_group, environment))
         with without_main_module():
             self._process.start()
         for end in ends:
@@ -102,7 +116,13 @@ def _opened(end: Connection, mode: str) -> IO[str]:
     return file
 
 
-def _run(arguments: tuple[str, ...], ends: tuple[Any, ...], own_group: bool, environment: dict[str, str]) -> None:
+def _run(
+    does: Callable[..., int | None],
+    arguments: tuple[str, ...],
+    ends: tuple[Any, ...],
+    own_group: bool,
+    environment: dict[str, str],
+) -> None:
     if own_group:
         os.setsid()
     os.environ.clear()
@@ -114,5 +134,4 @@ def _run(arguments: tuple[str, ...], ends: tuple[Any, ...], own_group: bool, env
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", closefd=False)
     tqdm.set_lock(threading.RLock())  # its own is shared by processes, and left on the system by a killed one
-    sys.argv = ["bertsmith", *arguments]
-    sys.exit(main())
+    sys.exit(does(*arguments))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 import bertsmith
+from bertsmith.base import log
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import write_json
 from bertsmith.inference.backends.engines import openvino_core
@@ -24,6 +24,7 @@ from bertsmith.inference.export.export import ExportOptions, export
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.embedding.folders import SentenceRules, folder_files
 from bertsmith.tasks.embedding.pooling import POOLINGS
+from made_commands import Command
 from made_heads import KINDS, made_head
 from made_rows import CONFIG
 
@@ -101,20 +102,17 @@ def test_bf16_by_openvino_is_as_near_as_by_pytorch(folders: Any) -> None:
         assert np.abs(found - exact).max() > 1e-4, "this is fp32"
 
 
-_IN_BF16 = """
-import sys
-from bertsmith import Embedder
-from bertsmith.base import log
-log.configure()
-Embedder(sys.argv[1], backend="openvino", precision="bf16")(["word1 word2"])
-"""
+def embed_in_bf16(folder: str) -> None:
+    log.configure()
+    Embedder(folder, backend="openvino", precision="bf16")(["word1 word2"])
 
 
 def test_fp32_in_place_of_bf16_is_told(folders: Any) -> None:
-    older = {**os.environ, "OV_CPU_MAX_ISA": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
-    command = [sys.executable, "-c", _IN_BF16, str(folders("encoder", "openvino"))]
-    done = subprocess.run(command, env=older, capture_output=True, text=True, check=True)
-    assert "warning: OpenVINO has no bf16 on this processor, and computes in fp32" in done.stderr
+    older = {"OV_CPU_MAX_ISA": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    with Command(str(folders("encoder", "openvino")), does=embed_in_bf16, **older) as command:
+        _, said = command.communicate()
+        assert command.wait() == 0
+    assert "warning: OpenVINO has no bf16 on this processor, and computes in fp32" in said
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -209,17 +207,20 @@ def test_an_engine_that_is_not_installed_is_named_with_its_extra(folders: Any, m
     assert "bertsmith[onnx]" in error.value.fix
 
 
+def load_openvino_alone(folder: str) -> None:
+    assert "openvino" not in sys.modules
+    Predictor(folder, backend="openvino")("word1")
+    assert sys.modules["openvino_telemetry"] is None
+    assert not any(name.startswith("openvino_telemetry.") for name in sys.modules)
+
+
 def test_openvino_tells_nobody_that_it_is_used(folders: Any, tmp_path: Path) -> None:
     """Imported as it is, it sends an event, and keeps a number for the user in a folder of theirs."""
-    code = (
-        "import sys\nfrom bertsmith.inference.predictor import Predictor\n"
-        "Predictor(sys.argv[1], backend='openvino')('word1')\n"
-        "assert sys.modules['openvino_telemetry'] is None\n"
-        "assert not any(name.startswith('openvino_telemetry.') for name in sys.modules)"
-    )
     (tmp_path / "home").mkdir()
-    environment = {**os.environ, "HOME": str(tmp_path / "home")}
-    subprocess.run([sys.executable, "-c", code, str(folders("tag", "openvino"))], env=environment, check=True)
+    home = str(tmp_path / "home")
+    with Command(str(folders("tag", "openvino")), does=load_openvino_alone, HOME=home) as command:
+        assert command.communicate() == ("", "")
+        assert command.wait() == 0
     assert not any((tmp_path / "home").rglob("*openvino*"))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from bertsmith.inference.export.export import ExportOptions, export
 from bertsmith.inference.export.int8 import Int8Loss
 from bertsmith.inference.predictor import Predictor
 from bertsmith.weights.huggingface import load_encoder
+from made_commands import Command
 from made_heads import LABELS, made_head
 from made_rows import CONFIG, QUICK, made_model, rows
 
@@ -254,16 +254,24 @@ def test_int8_of_a_model_without_a_metric_is_refused(kind: str, what: str, tmp_p
     assert not (tmp_path / "out").exists()
 
 
+def without_package(name: str, *arguments: str) -> int:
+    """The command line where this package is not installed."""
+    for each in [each for each in sys.modules if each.partition(".")[0] == name]:
+        del sys.modules[each]
+    sys.modules[name] = None  # type: ignore[assignment]
+    return main(arguments)
+
+
 @pytest.mark.parametrize(("package", "to"), [("onnx", "onnx"), ("onnxruntime", "triton"), ("openvino", "openvino")])
 def test_a_package_that_is_not_installed_is_named_with_its_extra(package: str, to: str, tmp_path: Path) -> None:
     folder = made_head("tag", tmp_path / "tag")
-    code = f"import sys\nsys.modules['{package}'] = None\nfrom bertsmith.cli import main\nsys.exit(main(sys.argv[1:]))"
-    command = ["export", str(folder), "--to", to, "--out", str(tmp_path / "out")]
-    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    export_it = ("export", str(folder), "--to", to, "--out", str(tmp_path / "out"))
+    with Command(package, *export_it, does=without_package) as command:
+        _, said = command.communicate()
+        assert command.wait() == 2
     extra = "openvino" if to == "openvino" else "onnx"
-    assert f"{package} is not installed" in done.stderr
-    assert f"pip install 'bertsmith[{extra}]'" in done.stderr
+    assert f"{package} is not installed" in said
+    assert f"pip install 'bertsmith[{extra}]'" in said
     assert not (tmp_path / "out").exists()
 
 
