@@ -234,17 +234,19 @@ def test_bodies_that_are_no_json_or_no_text_leave_their_neighbours_answers_alone
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_lets_requests_finish(served_models: dict[str, Path], number: int, status: int) -> None:
     flags = ("--limits.batch-tokens", "64", "--precision", "fp32")
+    """The first one is started as by a shell, and has more to finish."""
     is_anew = number == signal.SIGTERM
+    rows = 1000 if is_anew else 200
     with serving({"vectors": served_models["vectors"]}, *flags, anew=is_anew) as served:
         answers = []
-        body = {"inputs": ["word1 " * 30] * 400}
+        body = {"inputs": ["word1 " * 30] * rows}
         asking = threading.Thread(target=lambda: answers.append(served.ask("/embed", body)))
         asking.start()
         while 'bertsmith_compute_seconds_count{model="vectors"}' not in served.ask("/metrics")[1]:
             time.sleep(0.01)
         assert served.stop(number) == status
         asking.join()
-        assert [(each[0], len(each[1])) for each in answers] == [(200, 400)]
+        assert [(each[0], len(each[1])) for each in answers] == [(200, rows)]
         assert served.lines[-1] == "the server has stopped"
         with pytest.raises(ConnectionRefusedError):
             served.ask("/health")
