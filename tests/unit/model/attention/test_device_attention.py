@@ -205,7 +205,8 @@ def test_the_triton_kernels_by_their_interpreter() -> None:
 
 
 @TRITON
-def test_the_triton_kernels_compile_for_cards(tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole", ["", pytest.param("yes", marks=pytest.mark.slow)], ids=["in one way", "in all ways"])
+def test_the_triton_kernels_compile_for_cards(whole: str, tmp_path: Path) -> None:
     """To machine code of Ampere, Hopper and Blackwell, without a card; registers spill on Ampere alone."""
-    code = "import pathlib, sys, triton_checks; triton_checks.compiles(pathlib.Path(sys.argv[1]))"
-    run_apart(code, str(tmp_path), TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")
+    code = "import pathlib, sys, triton_checks; triton_checks.compiles(pathlib.Path(sys.argv[1]), bool(sys.argv[2]))"
+    run_apart(code, str(tmp_path), whole, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")
