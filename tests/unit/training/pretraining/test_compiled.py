@@ -113,7 +113,11 @@ class Watch(TorchDispatchMode):
 
 @pytest.mark.parametrize(
     ("dropout", "checkpointing", "compute"),
-    [(0.0, False, torch.bfloat16), (0.1, True, torch.bfloat16), (0.1, True, None)],
+    [
+        (0.1, True, torch.bfloat16),
+        pytest.param(0.1, True, None, marks=pytest.mark.slow),
+        pytest.param(0.0, False, torch.bfloat16, marks=pytest.mark.slow),
+    ],
 )
 def test_three_graphs_a_phase_and_mode_over_fifty_ragged_steps(
     dropout: float, checkpointing: bool, compute: torch.dtype | None
@@ -182,24 +186,35 @@ def test_results_are_those_of_the_eager_step() -> None:
         assert (found - expected).norm() <= close * expected.norm()
     figures = evaluate(model, phase.held_out, LETTERS, CPU, step_of).as_record()
     assert figures == pytest.approx(evaluate(other, phase.held_out, LETTERS, CPU).as_record(), rel=1e-6)
+    assert step_of.compilations == 6
 
 
-@pytest.mark.timeout(1500)  # thirty runs of a C++ compiler, on a machine that may be busy
+class _BlocksAlone(compiled._Program):
+    """The graphs of other parts are not given to the real compiler."""
+
+    def __init__(self, kind: str, work: Callable[..., object], compiler: compiled.Compiler) -> None:
+        super().__init__(kind, work, compiler if kind.endswith("a block") else COMPILER)
+
+
+@pytest.mark.timeout(1500)  # up to thirty runs of a C++ compiler, on a machine that may be busy
 @pytest.mark.skipif(
     bool(compiled._missing(CPU)), reason="PyTorch's compiler writes C++ for a CPU, and there is no C++ compiler"
 )
-@pytest.mark.parametrize("vectors", [False, pytest.param(None, marks=pytest.mark.slow)], ids=["scalars", "vectors"])
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["a block", "the step"])
 def test_the_real_compiler_makes_kernels_with_the_results_of_the_eager_step(
-    vectors: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once, of a step of one layer: its losses and all gradients, compiled afresh.
 
-    vectors: None looks for what the processor and the compiler can do, which takes a third of the time.
+    whole: all of it, in vectors; else its block, in scalars: what vectors the processor and the compiler have takes
+    long to find out.
     """
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    if not whole:
+        monkeypatch.setattr(compiled, "_Program", _BlocksAlone)
     (model, optimizer), (other, other_optimizer) = (made(0.0, layers=1) for _ in range(2))
     step = Phase.of(32, 4).builder.build(0)
-    with torch._inductor.config.patch({"compile_threads": 1, "cpp.vec_isa_ok": vectors}):
+    with torch._inductor.config.patch({"compile_threads": 1, "cpp.vec_isa_ok": None if whole else False}):
         step_of = CompiledStep(model, CPU)
         ours = take(model, optimizer, step, step_of)
     theirs = take(other, other_optimizer, step, None)
@@ -227,9 +242,16 @@ def test_another_compiler_is_given_graphs_alone(monkeypatch: pytest.MonkeyPatch)
     assert len(seen) == 1
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("activation", FUNCTIONS)
-@pytest.mark.parametrize("frozen", [(), ("bias",), ("x", "weight")], ids=str)
+FROZEN: list[tuple[str, ...]] = [(), ("bias",), ("x", "weight")]
+# Each dtype with each activation and with each set of what is not learnt.
+MAPS = [
+    (activation, dtype, FROZEN[(row + column) % 3])
+    for row, activation in enumerate(FUNCTIONS)
+    for column, dtype in enumerate((torch.float32, torch.bfloat16))
+]
+
+
+@pytest.mark.parametrize(("activation", "dtype", "frozen"), MAPS, ids=str)
 def test_a_compiled_map_and_its_activation_have_the_gradients_of_fp32(
     activation: str, dtype: torch.dtype, frozen: tuple[str, ...]
 ) -> None:
@@ -312,7 +334,7 @@ def test_layers_that_share_a_graph_drop_other_places() -> None:
 def test_a_graph_made_again_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     phase = Phase.of(32, 10)
     model, _ = made(0.0)
-    step_of = CompiledStep(model, CPU, COMPILER)
+    step_of = CompiledStep(model, CPU, "eager")
     batch = phase.builder.build(0).micro_batches[0]
     step_of.add_losses(batch, {"masked": 1, "next_sentence": 1}, StepSums.zero(2, CPU))
     assert "compiled again" not in caplog.text
