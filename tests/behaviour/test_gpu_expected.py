@@ -8,8 +8,10 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -26,12 +28,35 @@ ENDS = ("compiled, no CUDA graphs", "compiled, CUDA graphs")
 _KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''(.*?)'''", re.DOTALL)
 
 
-@pytest.fixture
-def expected(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
-    yield importlib.import_module("gpu_expected")
+@pytest.fixture(scope="module")
+def expected(repository: Path) -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(repository / "benchmarks"))
+        yield importlib.import_module("gpu_expected")
     for name in ("gpu_expected", "gpu_eager", "gpu_tables", "gpu_cost", "cuda_code"):
         sys.modules.pop(name, None)
+
+
+@dataclass
+class Traced:
+    """A case with attention dropout, its graphs, and what is patched while they are traced, before and after that."""
+
+    case: Any
+    graphs: list[Any]
+    before: list[Any]
+    after: list[Any]
+
+
+@pytest.fixture(scope="module")
+def traced(expected: Any) -> Traced:
+    interface = importlib.import_module("torch._dynamo.device_interface").CudaInterface
+    watched = [(torch.cuda, "get_device_properties"), (torch.cuda, "current_device"), (interface, "is_available")]
+    watched += [(expected.attend, "back_end"), (expected.pretraining, "_fills")]
+    before = [getattr(owner, name) for owner, name in watched]
+    case = next(each for each in expected.cases(SIZES) if each.attention_dropout)
+    with mock.patch.object(dropout, "MANY", 1):
+        graphs = expected.loss_graphs(case)
+    return Traced(case, graphs, before, [getattr(owner, name) for owner, name in watched])
 
 
 def launches(graph: Any) -> int:
@@ -40,14 +65,8 @@ def launches(graph: Any) -> int:
     return kernels + graph.products.total() + sum(calls for calls, _ in graph.operators.values())
 
 
-def test_the_counts_of_a_block_and_nothing_left_patched(expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dropout, "MANY", 1)
-    interface = importlib.import_module("torch._dynamo.device_interface").CudaInterface
-    watched = [(torch.cuda, "get_device_properties"), (torch.cuda, "current_device"), (interface, "is_available")]
-    watched += [(expected.attend, "back_end"), (expected.pretraining, "_fills")]
-    before = [getattr(owner, name) for owner, name in watched]
-    case = next(each for each in expected.cases(SIZES) if each.attention_dropout)
-    graphs = expected.loss_graphs(case)
+def test_the_counts_of_a_block_and_nothing_left_patched(expected: Any, traced: Traced) -> None:
+    case, graphs = traced.case, traced.graphs
     assert [graph.backward for graph in graphs] == 3 * [False, True]
     assert all(launches(graph) for graph in graphs)
     assert all(calls and size for graph in graphs for calls, size in graph.kernels.values())
@@ -75,7 +94,7 @@ def test_the_counts_of_a_block_and_nothing_left_patched(expected: Any, monkeypat
     assert made["kept"] == start.kept + 5 * block.kept + heads.kept
     assert made["calls"] == 7
     assert sum(made["launches"].values()) == launches(start) + 5 * launches(block) + launches(heads)
-    assert [getattr(owner, name) for owner, name in watched] == before
+    assert traced.after == traced.before
     assert not torch.cuda.is_available() or torch.cuda.get_device_properties(0).name
 
 
@@ -144,13 +163,12 @@ def test_the_generated_kernels_compile(
 
 
 def test_a_step_sums_in_blocks_that_no_stop_watch_chose(
-    expected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    traced: Traced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kernels of several configurations are timed on the GPU, and the fastest is taken: sums would be added otherwise
     after a restart elsewhere."""
-    graphs = expected.loss_graphs(next(expected.cases(SIZES)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # which configurations depend on
-    kernels = dict(generated(graphs, tmp_path, monkeypatch))
+    kernels = dict(generated(traced.graphs, tmp_path, monkeypatch))
     sums = {name: kernel for name, kernel in kernels.items() if not name.startswith("triton_poi_")}
     assert len(sums) > 10
     assert {name: len(kernel.configs) for name, kernel in sums.items()} == dict.fromkeys(sums, 1)

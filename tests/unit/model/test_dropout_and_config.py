@@ -50,12 +50,12 @@ def moments_of_gradients(take: Callable[[], Tensor], weights: list[Tensor], draw
     return sums / draws, squares / draws
 
 
-@pytest.mark.parametrize("by_kernels", [True, False])
 @pytest.mark.parametrize("kind", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
-def test_gradients_with_dropout_are_those_of_transformers_on_average(kind: str, by_kernels: bool) -> None:
-    """Masks are drawn in other ways, so what can be equal are averages over many of them, and how far they spread."""
-    draws, sequences, length = 500, 4, 8
-    model = drawn_model(small_config(**{kind: 0.3}), dtype=torch.float32).train()
+def test_gradients_with_dropout_are_those_of_transformers_on_average(kind: str) -> None:
+    """Masks are drawn in other ways, so what can be equal are averages over many of them, and how far they spread: of
+    PyTorch's operators, and of the C++ kernels where they can be compiled."""
+    draws, sequences, length = 250, 4, 8
+    model = drawn_model(small_config(num_hidden_layers=1, **{kind: 0.3}), dtype=torch.float32).train()
     batch = drawn_inputs(model.config, [length] * sequences)
     ids, kinds, places = batch.input_ids, batch.token_type_ids, batch.position_ids
     weighing = torch.randn(sequences * length, model.config.hidden_size, generator=torch.Generator().manual_seed(1))
@@ -74,13 +74,14 @@ def test_gradients_with_dropout_are_those_of_transformers_on_average(kind: str, 
     ours = dict(model.encoder.layers.named_parameters())
     others = dict(theirs.named_parameters())
     matching = [others[to_huggingface(f"encoder.layers.{name}")] for name in names]
-    with kernels_unused():
-        assert not by_kernels or load()
-        mean, squares = moments_of_gradients(our_loss, [ours[name] for name in names], draws)
     expected, expected_squares = moments_of_gradients(their_loss, matching, draws)
-    noise = ((squares.sum() - expected.square().sum()) * 2 / draws).sqrt()
-    assert (mean - expected).norm() < 1.5 * noise < 0.2 * expected.norm()
-    assert (squares / expected_squares - 1).abs().max() < 0.2
+    for by_kernels in (False, True):
+        with kernels_unused():
+            assert not by_kernels or load()
+            mean, squares = moments_of_gradients(our_loss, [ours[name] for name in names], draws)
+        noise = ((squares.sum() - expected.square().sum()) * 2 / draws).sqrt()
+        assert (mean - expected).norm() < 1.5 * noise < 0.2 * expected.norm()
+        assert (squares / expected_squares - 1).abs().max() < 0.25
 
 
 def test_activations_are_those_of_their_names() -> None:
