@@ -53,18 +53,20 @@ _SEED, _RATE, _DECAY = 1, 1e-2, 0.01
 @dataclass(frozen=True)
 class Sizes:
     """lengths: of sequences. heads, width: of attention. table: rows and columns. hidden: slots and width of hidden
-    states, enough for the kernels that training has, and for every slot to lose some of its numbers."""
+    states, enough for the kernels that training has, and for every slot to lose some of its numbers. sequences: of each
+    micro-batch of a step."""
 
     lengths: tuple[int, ...] = (3, 70, 0, 512, 128, 1, 0, 97, 384)
     heads: int = 16
     width: int = 64
     table: tuple[int, int] = (30_522, 1024)
     hidden: tuple[int, int] = (8192, 1024)
+    sequences: int = 12
 
     @classmethod
     def tiny(cls) -> Sizes:
         """For Triton's interpreter."""
-        return cls((3, 21, 0, 12), 2, 16, (50, 8), (24, 256))
+        return cls((3, 21, 0, 12), 2, 16, (50, 8), (24, 256), 3)
 
 
 def largest_error(found: Tensor, exact: Tensor) -> float:
@@ -221,7 +223,8 @@ class Worker:
         exact_model = copy.deepcopy(model).double()
         exact_model.encoder.compute = None
         model.to(self._device).train()
-        drawn = [pretrain_batch(lengths_of("ragged", 12, 128, seed), config.vocab_size, seed) for seed in range(2)]
+        count = self._sizes.sequences
+        drawn = [pretrain_batch(lengths_of("ragged", count, 128, seed), config.vocab_size, seed) for seed in range(2)]
         counts = {
             "masked": sum(len(batch.masked_positions) for batch in drawn),
             "next_sentence": sum(batch.layout.sequences for batch in drawn),
