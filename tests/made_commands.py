@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import IO, Any, Self
 
 from tqdm import tqdm
@@ -32,27 +33,38 @@ class Command:
     """A process of its own that runs `bertsmith` with these arguments, with a pipe at each of stdin, stdout and stderr.
 
     It is used as subprocess.Popen is, with text. does: another function to call with the arguments; what it returns is
-    the exit status. own_group: whether it leads a process group. variables: of its environment, beside those of this
-    process.
+    the exit status. own_group: whether it leads a session, and so a process group. log: a file at the end of which it
+    writes both outputs, in place of the pipes. environment: its own, else that of this process; variables: more of it.
     """
+
+    keeps: object = None
+    """What has to be there in this process while that one runs."""
+
+    stdin: IO[str]
+    stdout: IO[str]
+    stderr: IO[str]
 
     def __init__(
         self,
         *arguments: str,
         does: Callable[..., int | None] = bertsmith,
         own_group: bool = False,
+        log: Path | None = None,
+        environment: Mapping[str, str] | None = None,
         **variables: str,
     ) -> None:
         context = fork_server()
-        (their_in, our_in), (our_out, their_out), (our_err, their_err) = (context.Pipe(duplex=False) for _ in range(3))
-        ends = (their_in, their_out, their_err)
-        environment = {**os.environ, **variables}
-        self._process = context.Process(target=_run, args=(does, arguments, ends, own_group, environment))
+        pipes = [context.Pipe(duplex=False) for _ in range(0 if log else 3)]
+        theirs = [pipe[number > 0] for number, pipe in enumerate(pipes)]
+        environment = {**(os.environ if environment is None else environment), **variables}
+        self._process = context.Process(target=_run, args=(does, arguments, log or theirs, own_group, environment))
         with without_main_module():
             self._process.start()
-        for end in ends:
+        for end in theirs:
             end.close()
-        self.stdin, self.stdout, self.stderr = _opened(our_in, "w"), _opened(our_out, "r"), _opened(our_err, "r")
+        if pipes:
+            self.stdin, self.stdout = _opened(pipes[0][1], "w"), _opened(pipes[1][0], "r")
+            self.stderr = _opened(pipes[2][0], "r")
         assert self._process.pid is not None
         self.pid = self._process.pid
 
@@ -61,9 +73,10 @@ class Command:
         return self._process.exitcode
 
     def wait(self, timeout: float = PATIENCE_SECONDS) -> int:
-        """The exit status, once it has ended."""
+        """The exit status, once it has ended. Raises subprocess.TimeoutExpired."""
         self._process.join(timeout)
-        assert self._process.exitcode is not None, f"it has not ended within {timeout} s"
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self._process.name, timeout)
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
@@ -119,7 +132,7 @@ def _opened(end: Connection, mode: str) -> IO[str]:
 def _run(
     does: Callable[..., int | None],
     arguments: tuple[str, ...],
-    ends: tuple[Any, ...],
+    outputs: Path | list[Connection],
     own_group: bool,
     environment: dict[str, str],
 ) -> None:
@@ -127,9 +140,14 @@ def _run(
         os.setsid()
     os.environ.clear()
     os.environ.update(environment)
-    for number, end in enumerate(ends):
-        os.dup2(end.fileno(), number)
-        end.close()
+    if isinstance(outputs, Path):
+        with open(outputs, "ab") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+    else:
+        for number, end in enumerate(outputs):
+            os.dup2(end.fileno(), number)
+            end.close()
     sys.stdin = os.fdopen(0, "r", encoding="utf-8", closefd=False)
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", closefd=False)

@@ -9,16 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from multiprocessing.process import BaseProcess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bertsmith.base.ranks import launcher
 from bertsmith.base.ranks.places import LAUNCHER
-from bertsmith.cli import main
 from bertsmith.recipes.loader import save_recipe
 from bertsmith.recipes.schema import Recipe
-from made_runs import fork_server, small_corpus
+from made_commands import Command, bertsmith
+from made_runs import small_corpus
 
 # For what a busy machine does in seconds.
 PATIENCE = 240.0
@@ -73,41 +73,18 @@ def srun(arguments: list[str], folder: Path, ranks: int = 2, **more: str) -> lis
     ]
 
 
-class Task:
-    """A rank from the fork server, with what a test asks of a `Popen`. It leads a session of its own. store: what the
-    ranks meet at, where this process holds it."""
-
-    def __init__(self, process: BaseProcess, store: object) -> None:
-        self._process, self._store = process, store
-        self.pid = process.pid or 0
-
-    def poll(self) -> int | None:
-        return self._process.exitcode
-
-    def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        if self._process.exitcode is None:
-            raise subprocess.TimeoutExpired("a rank", timeout or 0.0)
-        return self._process.exitcode
-
-    def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        self._process.kill()
-
-
 def tasks(
     arguments: list[str],
     folder: Path,
     ranks: int = 2,
     by: str = "launcher",
     faults: dict[int, Callable[[], object]] | None = None,
-) -> list[Task]:
+) -> list[Command]:
     """Ranks as our launcher ("launcher") or srun starts them, but forked from a process that has loaded PyTorch, which
     takes each new one seconds. All write into `log`. faults: by rank, what a rank calls first."""
-    context, store, made = fork_server(), None, []
-    (folder / "log").touch()
+    made: list[Command] = []
+    store, log = None, folder / "log"
+    log.touch()
     if by == "launcher":
         store, port = launcher.serve("127.0.0.1", PATIENCE, launcher._run())
         common = launcher._environment(port, ranks, 1)
@@ -115,25 +92,18 @@ def tasks(
     for rank in range(ranks):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
         variables = {**common, **own} if by == "launcher" else environment(**slurm(rank, ranks, os.getpid() * 10))
-        process = context.Process(target=_task, args=(variables, arguments, folder / "log", (faults or {}).get(rank)))
-        process.start()
-        made.append(Task(process, store))
+        does = partial(_after, faults[rank]) if faults and rank in faults else bertsmith
+        made.append(Command(*arguments, does=does, own_group=True, log=log, environment=variables))
+        made[-1].keeps = store
     return made
 
 
-def _task(variables: dict[str, str], arguments: list[str], log: Path, fault: Callable[[], object] | None) -> None:
-    os.setsid()
-    with open(log, "ab") as file:
-        for stream in (1, 2):
-            os.dup2(file.fileno(), stream)
-    os.environ.clear()
-    os.environ.update(variables)
-    if fault is not None:
-        fault()
-    sys.exit(main(arguments))
+def _after(fault: Callable[[], object], *arguments: str) -> int:
+    fault()
+    return bertsmith(*arguments)
 
 
-def below(task: Task) -> list[int]:
+def below(task: Command) -> list[int]:
     """The processes that a task has started and those that these did, which run (Linux)."""
     found = []
     for path in Path("/proc").iterdir():
@@ -147,7 +117,7 @@ def below(task: Task) -> list[int]:
     return [each for each in found if each != task.pid]
 
 
-def ended(process: subprocess.Popen[Any] | Task, since: str = "", within: float = PATIENCE) -> int:
+def ended(process: subprocess.Popen[Any] | Command, since: str = "", within: float = PATIENCE) -> int:
     """The exit status of a process, which must end within so many seconds. since: what happened just now."""
     try:
         return process.wait(within)
@@ -157,7 +127,7 @@ def ended(process: subprocess.Popen[Any] | Task, since: str = "", within: float 
         process.kill()
 
 
-def wait_for_step(run: Path, step: int, process: subprocess.Popen[Any] | Task) -> None:
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[Any] | Command) -> None:
     """Returns once the metrics of a run that is under way tell of a step."""
     path, end = run / "metrics.jsonl", time.monotonic() + PATIENCE
     while time.monotonic() < end and process.poll() is None:

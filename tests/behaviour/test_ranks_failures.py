@@ -19,10 +19,10 @@ from bertsmith.base.ranks.store import this_host
 from bertsmith.training import loop, step
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.run_folder import Run
+from made_commands import Command
 from made_ranks import (
     BERTSMITH,
     MARGIN,
-    Task,
     arguments,
     below,
     ended,
@@ -56,7 +56,7 @@ def rank_of(folder: Path, rank: int) -> int:
     return processes(MARK=str(folder), RANK=str(rank))[0]
 
 
-def all_gone(run: Path | Sequence[Task]) -> bool:
+def all_gone(run: Path | Sequence[Command]) -> bool:
     """Whether no process of the run is left, when those that saw it end have ended too. run: the folder that marks its
     processes, or its tasks."""
 
