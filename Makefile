@@ -47,7 +47,7 @@ check: setup
 test: setup
 	$(BIN)/python -m pytest $(if $(JOBS),-n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0) $(ARGS)
 
-# The tests of more than 30 seconds each.
+# The long tests, and further cases of what `make test` tries.
 test-slow: setup
 	$(BIN)/python -m pytest -m slow $(ARGS)
 

@@ -300,6 +300,11 @@ def test_nvidias_percentiles_are_latencies_that_were_measured() -> None:
     assert summary([3.0])["50%"] == 3.0
 
 
+def test_nvidias_results_need_a_folder(model: Path) -> None:
+    with pytest.raises(BertsmithError, match="there is no folder for it"):
+        bertsmith.finetune("classify", model, TRAIN, DEV, settings=replace(QUICK, nvidia_results=True))
+
+
 def test_nvidias_rate_is_of_all_calls_of_a_run(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that has one step left would else have taken the rows of all steps in its own seconds."""
     settings = replace(QUICK, epochs=2, save_every=1, nvidia_results=True)

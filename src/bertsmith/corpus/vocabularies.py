@@ -130,7 +130,8 @@ def _check_free(out: Path) -> None:
     nothing can be made."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise BertsmithError("this is there already", out, "give another folder with --out, or remove this one first")
-    files.check_place(out)
+    # It is written beside its place, and then moved there.
+    files.check_place(out.resolve().parent if out.is_dir() else out)
 
 
 def _names(paths: Iterable[Path]) -> dict[Path, str]:

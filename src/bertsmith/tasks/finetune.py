@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base import files, ranks
-from bertsmith.base.errors import check_class
+from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.files import StrPath, as_path
 from bertsmith.base.log import say
 from bertsmith.base.ranks.together import together
@@ -82,10 +82,10 @@ def finetune(
     None for the first that it has. fold: of a benchmark with published folds, which one. settings: without them
     a benchmark's own.
     out: the run folder, whose `model` is complete in itself (weights, tokenizer, labels, task.json, finetune.json);
-    None leaves nothing behind. resume: continue the run in `out`, to the bit. outputs: what is written beside the run
-    folder's own records. The same seed gives the same score. In each of several processes that torch.distributed has
-    joined, it takes that rank's part of the run, and all get the result. What it sets in PyTorch for the whole process,
-    such as random states, is as before when it returns.
+    None leaves nothing behind, and has no report. resume: continue the run in `out`, to the bit. outputs: what is
+    written beside the run folder's own records. The same seed gives the same score. In each of several processes that
+    torch.distributed has joined, it takes that rank's part of the run, and all get the result. What it sets in PyTorch
+    for the whole process, such as random states, is as before when it returns.
     Returns the figures of all seeds, on dev and test, which seed's model is kept, and the run folder.
     Raises BertsmithError for rows, columns, labels, settings or a folder that cannot be used and where another run
     trains in this process, before any training, and for a gradient that is not finite; StoppedAfterSaving after
@@ -121,6 +121,8 @@ def tune(asked: Asked, out: Path | None, resume: bool) -> FinetuneResult:
     """The run of `finetune`, with a teacher or without one. Raises as that."""
     ranks.check_joined()
     check_settings(asked.settings, has_teacher=asked.teacher is not None)
+    if out is None and asked.settings.nvidia_results:
+        raise BertsmithError("nvidia_results is a file, and there is no folder for it", "nvidia_results", "give out")
     with only_training(), Events() as events:
         return _tune(asked, out, resume, events)
 

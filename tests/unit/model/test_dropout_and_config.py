@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shutil
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -75,7 +77,7 @@ def test_gradients_with_dropout_are_those_of_transformers_on_average(kind: str) 
     others = dict(theirs.named_parameters())
     matching = [others[to_huggingface(f"encoder.layers.{name}")] for name in names]
     expected, expected_squares = moments_of_gradients(their_loss, matching, draws)
-    for by_kernels in (False, True):
+    for by_kernels in (False, sys.platform == "linux" and bool(shutil.which("g++") or shutil.which("clang++"))):
         with kernels_unused():
             assert not by_kernels or load()
             mean, squares = moments_of_gradients(our_loss, [ours[name] for name in names], draws)

@@ -42,8 +42,12 @@ def made(filled: bool, way: str, dtypes: tuple[torch.dtype, torch.dtype | None],
 
 @pytest.mark.parametrize(
     ("dtype", "compute", "close", "way"),
-    [(torch.float64, None, 1e-12, ""), (torch.float32, torch.bfloat16, 1e-2, "aot_eager")],
-    ids=["float64", "bf16, compiled"],
+    [
+        pytest.param(torch.float64, None, 1e-12, "", id="float64"),
+        pytest.param(torch.float32, torch.bfloat16, 1e-2, "aot_eager", id="bf16, compiled"),
+        pytest.param(torch.float64, None, 1e-12, "aot_eager", id="float64, compiled", marks=pytest.mark.slow),
+        pytest.param(torch.float32, torch.bfloat16, 1e-2, "", id="bf16", marks=pytest.mark.slow),
+    ],
 )
 def test_losses_and_gradients_stay(dtype, compute, close, way, monkeypatch):
     usual = made(False, way, (dtype, compute), monkeypatch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import os
 import re
 from collections.abc import Callable
 from functools import cache
@@ -313,6 +314,14 @@ def test_a_place_where_nothing_can_be_made_is_refused_before_any_text_is_read(tm
     with pytest.raises(BertsmithError, match="a file is in the way of this folder"):
         make_vocabulary([tmp_path / "nowhere"], tmp_path / "file" / "out")
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_empty_folder_in_one_that_is_read_only_is_refused_before_any_text_is_read(tmp_path: Path) -> None:
+    (tmp_path / "closed" / "out").mkdir(parents=True)
+    (tmp_path / "closed").chmod(0o555)
+    with pytest.raises(BertsmithError, match="Permission denied"):
+        make_vocabulary([tmp_path / "nowhere"], tmp_path / "closed" / "out")
 
 
 def test_a_disk_that_is_full_leaves_no_half_of_a_tokenizer(

@@ -260,7 +260,7 @@ def test_the_report_of_questions(tmp_path, unanswerable):
     assert [each["probability"] for each in doubts] == pytest.approx([of.probabilities[row] for row in wrong])
 
 
-@pytest.mark.parametrize("classes", [2, 130])
+@pytest.mark.parametrize("classes", [2, 40, 130])
 def test_pictures_of_few_and_of_many_classes(tmp_path, classes):
     draw = np.random.default_rng(0)
     names = tuple(f"class {number} with a name that is long" for number in range(classes))
