@@ -121,8 +121,6 @@ def tune(asked: Asked, out: Path | None, resume: bool) -> FinetuneResult:
     """The run of `finetune`, with a teacher or without one. Raises as that."""
     ranks.check_joined()
     check_settings(asked.settings, has_teacher=asked.teacher is not None)
-    if out is None and asked.settings.nvidia_results:
-        raise BertsmithError("nvidia_results is a file, and there is no folder for it", "nvidia_results", "give out")
     with only_training(), Events() as events:
         return _tune(asked, out, resume, events)
 
@@ -137,6 +135,9 @@ def _tune(asked: Asked, out: Path | None, resume: bool, events: Events) -> Finet
         ranks.by_first(lambda: check_free(run.folder, resume))
         kind, settings = together(partial(chosen, inputs.kind, sources, inputs.settings))
         if out is None:
+            if settings.nvidia_results:
+                what = "nvidia_results is a file, and there is no folder for it"
+                raise BertsmithError(what, "nvidia_results", "give out")
             settings = replace(settings, report=False)
         work, identity = together(lambda: _prepare(kind, asked, sources, settings))
         if inputs.benchmark is not None:
