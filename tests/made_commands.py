@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -18,9 +19,7 @@ from tqdm import tqdm
 
 from bertsmith.base.processes import without_main_module
 from bertsmith.cli import main
-from made_runs import fork_server
-
-PATIENCE_SECONDS = 240
+from made_runs import PATIENCE, fork_server
 
 
 def bertsmith(*arguments: str) -> int:
@@ -35,6 +34,7 @@ class Command:
     It is used as subprocess.Popen is, with text. does: another function to call with the arguments; what it returns is
     the exit status. own_group: whether it leads a session, and so a process group. log: a file at the end of which it
     writes both outputs, in place of the pipes. environment: its own, else that of this process; variables: more of it.
+    Those that torch reads when it is imported (OMP_NUM_THREADS, LRU_CACHE_CAPACITY) have no effect.
     """
 
     keeps: object = None
@@ -60,6 +60,8 @@ class Command:
         self._process = context.Process(target=_run, args=(does, arguments, log or theirs, own_group, environment))
         with without_main_module():
             self._process.start()
+        # A failed test may leave it: it ends once nobody holds it, and before this process, which would wait for it.
+        Finalize(self, self._process.kill, exitpriority=0)
         for end in theirs:
             end.close()
         if pipes:
@@ -72,7 +74,7 @@ class Command:
         """The exit status, None while it runs."""
         return self._process.exitcode
 
-    def wait(self, timeout: float = PATIENCE_SECONDS) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         """The exit status, once it has ended. Raises subprocess.TimeoutExpired."""
         self._process.join(timeout)
         if self._process.exitcode is None:
@@ -115,7 +117,7 @@ class Command:
                 pipe.close()
 
 
-def started(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+def started_anew(*arguments: str, **variables: str) -> subprocess.Popen[str]:
     """The same as a shell starts it, with nothing imported before."""
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     return subprocess.Popen(

@@ -16,10 +16,7 @@ from tempfile import TemporaryDirectory
 from bertsmith.base.ranks import is_first
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
-from made_runs import fork_server, join_ranks, leave_ranks
-
-# Minutes: a machine that does other things too must not fail a test.
-PATIENCE_SECONDS = 240
+from made_runs import PATIENCE, fork_server, join_ranks, leave_ranks
 
 
 @dataclass(frozen=True)
@@ -81,8 +78,8 @@ def _ended(processes: list[multiprocessing.process.BaseProcess]) -> Iterator[mul
 
     running = {process.sentinel: process for process in processes}
     while running:
-        ended = wait(list(running), timeout=PATIENCE_SECONDS)
-        assert ended, f"{len(running)} of {len(processes)} ranks did not end in {PATIENCE_SECONDS} s"
+        ended = wait(list(running), timeout=PATIENCE)
+        assert ended, f"{len(running)} of {len(processes)} ranks did not end in {PATIENCE} s"
         for sentinel in ended:
             process = running.pop(sentinel)
             process.join()

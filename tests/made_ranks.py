@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -18,14 +19,14 @@ from bertsmith.base.ranks.places import LAUNCHER
 from bertsmith.recipes.loader import save_recipe
 from bertsmith.recipes.schema import Recipe
 from made_commands import Command, bertsmith
-from made_runs import small_corpus
+from made_runs import PATIENCE, small_corpus
 
-# For what a busy machine does in seconds.
-PATIENCE = 240.0
-# For what it does between the end of a rank's patience and the end of all ranks.
+# For what a busy machine does between the end of a rank's patience and the end of all ranks.
 MARGIN = 120.0
 BERTSMITH = [sys.executable, "-m", "bertsmith"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+# Numbers for Slurm's jobs, each used once, so that a task that a failed test left meets none of the next test's.
+_jobs = itertools.count(os.getpid() * 1000)
 
 
 def arguments(recipe: Recipe, folder: Path, *more: str) -> list[str]:
@@ -66,7 +67,7 @@ def slurm(rank: int, ranks: int, job: int) -> dict[str, str]:
 
 def srun(arguments: list[str], folder: Path, ranks: int = 2, **more: str) -> list[subprocess.Popen[bytes]]:
     """The tasks of a faked srun; task R writes into `task-R.log`."""
-    job = os.getpid() * 10 + len(list(folder.glob("task-*.log")))
+    job = next(_jobs)
     return [
         started([*BERTSMITH, *arguments], folder / f"task-{rank}.log", **slurm(rank, ranks, job), **more)
         for rank in range(ranks)
@@ -81,17 +82,18 @@ def tasks(
     faults: dict[int, Callable[[], object]] | None = None,
 ) -> list[Command]:
     """Ranks as our launcher ("launcher") or srun starts them, but forked from a process that has loaded PyTorch, which
-    takes each new one seconds. All write into `log`. faults: by rank, what a rank calls first."""
+    takes each new one seconds, and without the launcher's process: nobody passes signals on or ends the others. All
+    write into `log`, by srun rank R into `log-R`. faults: by rank, what a rank calls first."""
     made: list[Command] = []
-    store, log = None, folder / "log"
-    log.touch()
+    store, job = None, next(_jobs)
     if by == "launcher":
         store, port = launcher.serve("127.0.0.1", PATIENCE, launcher._run())
         common = launcher._environment(port, ranks, 1)
         del common[LAUNCHER]  # it is no parent of theirs
     for rank in range(ranks):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        variables = {**common, **own} if by == "launcher" else environment(**slurm(rank, ranks, os.getpid() * 10))
+        variables = {**common, **own} if by == "launcher" else environment(**slurm(rank, ranks, job))
+        log = folder / ("log" if by == "launcher" else f"log-{rank}")
         does = partial(_after, faults[rank]) if faults and rank in faults else bertsmith
         made.append(Command(*arguments, does=does, own_group=True, log=log, environment=variables))
         made[-1].keeps = store

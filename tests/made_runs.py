@@ -34,6 +34,8 @@ from bertsmith.training.loop import Stage, Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.pretrain import Run, pretrain
 
+# Seconds that a test waits: minutes, as a machine that does other things too must not fail it.
+PATIENCE = 240
 # What a record says about the machine and the clock, which no two runs share.
 OF_THE_CLOCK = {
     "tokens_per_second",

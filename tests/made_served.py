@@ -25,14 +25,13 @@ from bertsmith.inference.server import serve
 from bertsmith.inference.server.batcher import Lane
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.service import Service
-from made_commands import Command, started
+from made_commands import Command, started_anew
 from made_entities import tagged_rows
 from made_pairs import pairs
 from made_questions import QUICK as QUICK_QA
 from made_questions import questions
 from made_rows import QUICK, made_model, rows
-
-SECONDS = 240
+from made_runs import PATIENCE
 
 
 def made_models(folder: Path) -> dict[str, Path]:
@@ -120,7 +119,7 @@ class Served(Listening):
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Sends a signal and gives the exit status."""
         self.process.send_signal(number)
-        return self.process.wait(SECONDS)
+        return self.process.wait(PATIENCE)
 
 
 @contextmanager
@@ -135,13 +134,13 @@ def serving(
     named = [f"{name}={folder}" for name, folder in models.items()]
     patient = ("--limits.queue-seconds", "1000", "--limits.request-seconds", "1000")
     command = ["serve", *named, "--port", "0", "--device", "cpu", *patient, *flags]
-    process = started(*command, **variables) if anew else Command(*command, **variables)
+    process = started_anew(*command, **variables) if anew else Command(*command, **variables)
     served = Served("", process)
     told: queue.Queue[str] = queue.Queue()
     reading = threading.Thread(target=_read, args=(served, told), daemon=True)
     reading.start()
     try:
-        while wait_for not in (line := told.get(timeout=SECONDS)):
+        while wait_for not in (line := told.get(timeout=PATIENCE)):
             assert line != _END, "\n".join(served.lines)
             served.address = line.split()[2] if line.startswith("listening on") else served.address
         served.address = line.split()[-1] if line.startswith("ready: ") else line.split()[2]
@@ -177,13 +176,13 @@ class Gate:
 
     def _held(self, sequences: Any) -> Any:
         self.entered.set()
-        assert self._open.wait(SECONDS)
+        assert self._open.wait(PATIENCE)
         self.sequences.append(len(sequences.ids))
         return self._compute(sequences)
 
     def wait(self) -> None:
         """Until a batch is held."""
-        assert self.entered.wait(SECONDS)
+        assert self.entered.wait(PATIENCE)
 
     def open(self) -> None:
         self._open.set()
@@ -228,9 +227,9 @@ def serving_here(models: dict[str, Path], **limits: Any) -> Iterator[ServedHere]
         for gate in served.gates:
             gate.open()
         served.stop.requested = True
-        thread.join(SECONDS)
+        thread.join(PATIENCE)
         listener.close()
-        assert service.close(SECONDS)
+        assert service.close(PATIENCE)
         assert not thread.is_alive()
 
 

@@ -33,9 +33,9 @@ from bertsmith.training.records.meters import read_metrics
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run_folder import Run
 from made_kills import Moment, Rename, drawing, ran
-from made_ranks import BERTSMITH, PATIENCE, ended, started
+from made_ranks import BERTSMITH, ended, started
 from made_rows import CONFIG, QUICK, made_model, rows
-from made_runs import figures, weights
+from made_runs import PATIENCE, figures, weights
 
 TRAIN, DEV, TEST = rows(44, 1), rows(20, 2), rows(6, 3)
 SETTINGS = replace(

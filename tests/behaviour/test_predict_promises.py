@@ -20,8 +20,9 @@ from bertsmith.inference.parts.run import RowOptions
 from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.reading.records import Columns
-from made_commands import PATIENCE_SECONDS, Command, started
+from made_commands import Command, started_anew
 from made_rows import QUICK, rows
+from made_runs import PATIENCE
 
 TRAIN, DEV = rows(64, 1), rows(24, 2)
 SHORT = replace(QUICK, epochs=1)
@@ -232,8 +233,8 @@ def test_rows_before_a_bad_one_are_answered_and_the_command_ends_with_status_2(s
 @pytest.mark.parametrize("typed", ["", "text\n"])
 def test_a_pipe_without_rows_is_refused(single: Path, typed: str) -> None:
     """As a shell starts it: Python has opened its standard input itself."""
-    command = started(*typed_into(single))
-    out, said = command.communicate(typed, timeout=PATIENCE_SECONDS)
+    command = started_anew(*typed_into(single))
+    out, said = command.communicate(typed, timeout=PATIENCE)
     assert command.returncode == 2
     assert "no rows found" in said
     assert out == ""

@@ -20,7 +20,6 @@ from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
 from made_ranks import (
     BERTSMITH,
-    PATIENCE,
     TORCHRUN,
     arguments,
     ended,
@@ -32,7 +31,7 @@ from made_ranks import (
     wait_for_step,
 )
 from made_rows import made_model, rows
-from made_runs import figures, small_corpus, small_recipe, weights
+from made_runs import PATIENCE, figures, small_corpus, small_recipe, weights
 
 RECIPE = small_recipe(phase1__steps=3, phase2__steps=2)
 LONG = small_recipe(phase1__steps=4000, phase2__steps=2, save_every=100_000)
@@ -51,7 +50,7 @@ def three_ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     with_torchrun = started([*TORCHRUN, "-m", "bertsmith", *calls["torchrun"]], folders["torchrun"] / "log")
     assert ended(with_torchrun) == 0, (folders["torchrun"] / "log").read_text()
     by_srun = tasks(calls["srun"], folders["srun"], by="srun")
-    assert [ended(each) for each in by_srun] == [0, 0], (folders["srun"] / "log").read_text()
+    assert [ended(each) for each in by_srun] == [0, 0], (folders["srun"] / "log-0").read_text()
     return folders
 
 
@@ -63,13 +62,14 @@ def test_all_ways_of_starting_give_the_same_run(three_ways: dict[str, Path]) -> 
 
 
 def test_only_the_first_rank_speaks(three_ways: dict[str, Path]) -> None:
-    for name in ("ranks", "srun"):
-        log = (three_ways[name] / "log").read_text()
+    for name, file in (("ranks", "log"), ("srun", "log-0")):
+        log = (three_ways[name] / file).read_text()
         said = [line for line in log.splitlines() if line.strip()]
         assert len([line for line in said if line.startswith("finished model:")]) == 1
         assert said.count(str(three_ways[name] / "run" / "model")) == 1, "what is printed for scripts, once"
         assert "rank 1" not in log
         assert len(said) == len(set(said))
+    assert not (three_ways["srun"] / "log-1").read_text().strip()
 
 
 @pytest.mark.parametrize(
@@ -213,9 +213,9 @@ def test_a_signal_to_torchrun_stops_its_ranks_with_0_and_the_run_goes_on(unbroke
 @pytest.mark.parametrize(
     ("to", "number", "status"),
     [
-        ("launcher", "SIGINT", 130),
+        ("all", "SIGINT", 130),
         ("rank", "SIGUSR1", 143),
-        pytest.param("all", "SIGINT", 130, marks=pytest.mark.slow),
+        pytest.param("launcher", "SIGINT", 130, marks=pytest.mark.slow),
     ],
 )
 def test_how_a_stop_ends(to: str, number: str, status: int, tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_tasks_of_srun_leave_with_0_and_a_mark(tmp_path: Path) -> None:
     wait_for_step(tmp_path / "run", 3, both[0])
     for each in both:
         each.send_signal(signal.SIGUSR1)
-    assert [ended(each) for each in both] == [0, 0], (tmp_path / "log").read_text()
+    assert [ended(each) for each in both] == [0, 0], (tmp_path / "log-0").read_text()
     assert (tmp_path / "run" / "stopped").exists()
 
 

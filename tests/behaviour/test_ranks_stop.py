@@ -26,8 +26,9 @@ from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining import evaluate, objective
 from bertsmith.training.run_folder import Run
-from made_ranks import BERTSMITH, PATIENCE, ended, srun, started
+from made_ranks import BERTSMITH, ended, srun, started
 from made_runs import (
+    PATIENCE,
     blocks_drawing,
     figures,
     join_ranks,

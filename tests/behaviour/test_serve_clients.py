@@ -18,7 +18,8 @@ from huggingface_hub import constants, errors
 from bertsmith.inference.embed import Embedder
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.server import service as service_module
-from made_served import SECONDS, Listening, Served, serving, serving_here
+from made_runs import PATIENCE
+from made_served import Listening, Served, serving, serving_here
 
 TOKEN = "a-token"
 TEXT = "word3 lovely word0 word5 awful"
@@ -255,7 +256,7 @@ def test_while_models_are_loaded_it_is_503(served_models: dict[str, Path], monke
     may_load, opening = threading.Event(), service_module.open_model
 
     def held(*values: Any) -> Any:
-        assert may_load.wait(SECONDS)
+        assert may_load.wait(PATIENCE)
         return opening(*values)
 
     monkeypatch.setattr(service_module, "open_model", held)
