@@ -116,7 +116,7 @@ def test_a_seed_gives_the_same_alone_as_behind_another(unbroken: Run, model: Pat
 
 
 def commanded(call: list[str]) -> None:
-    main(call)
+    assert main(call) == 0
 
 
 def killed_and_resumed(model: Path, folder: Path, moments: list[int], draw: random.Random) -> Run:
@@ -193,7 +193,7 @@ def test_no_extra_model_stays_in_memory_between_seeds(model: Path, tmp_path: Pat
     really = module.results_of
 
     def counted() -> list[int]:
-        # By the type, as `isinstance` asks libraries' stand-ins for modules for their class, and they then import.
+        # By the type: `isinstance` asks for `__class__`, which makes lazy modules import.
         types = [type(each) for each in gc.get_objects()]
         return [sum(issubclass(each, kind) for each in types) for kind in kinds]
 

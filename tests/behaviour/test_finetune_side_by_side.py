@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import bertsmith
 import made_students
@@ -49,7 +48,6 @@ TRAININGS = ["share-10", "share-30", "fold-1", "fold-2", "seed-42", "seed-43"]
 
 def tune(model: Path, out: Path | None, settings: FinetuneSettings, given: Path | None = None) -> None:
     """What every rank does. given: where each rank writes the scores that it was given."""
-    torch.set_num_threads(1)
     resume = out is not None
     result = bertsmith.finetune("classify", model, TRAIN, DEV, out, test=TEST, settings=settings, resume=resume)
     if given is not None:
@@ -297,9 +295,12 @@ def test_a_report_says_where_the_trainings_are_until_all_are_done(both_stopped: 
     assert one.state == "stopped by a signal after saving, to be resumed"
 
 
-def test_a_run_that_was_begun_side_by_side_is_not_resumed_in_another_way(both_stopped: Path, model: Path) -> None:
+def test_a_run_that_was_begun_side_by_side_is_not_resumed_in_another_way(
+    both_stopped: Path, model: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(both_stopped, tmp_path / "run")
     with pytest.raises(BertsmithError, match=r"settings\.side_by_side was True, is not given"):
-        tune(model, both_stopped, SETTINGS)
+        tune(model, tmp_path / "run", SETTINGS)
 
 
 def no_folder(model: Path, folder: Path) -> None:
@@ -313,7 +314,7 @@ def test_no_folder_is_needed(two: Run, model: Path, tmp_path: Path) -> None:
 
 
 def test_checkpoints_to_be_kept_for_good_stay_in_the_folders_of_the_trainings(model: Path, tmp_path: Path) -> None:
-    tune(model, tmp_path / "run", replace(TWO, folds=2, keep_every=4))
+    ran(tune, 2, model, tmp_path / "run", replace(TWO, folds=2, keep_every=4))
     left = [path.relative_to(tmp_path / "run" / "trials") for path in (tmp_path / "run" / "trials").glob("*/*")]
     assert {path.name[:5] for path in left} <= {"step-", "best-"}
     assert {path.parent.name for path in left} <= {"fold-1", "fold-2", "seed-42", "seed-43"}
@@ -358,7 +359,6 @@ def test_a_gradient_that_is_not_finite_ends_the_run_and_names_the_training(
 
 def distil(teacher: Path, student: Path, out: Path, beside: bool) -> None:
     """What every rank does: a student of two seeds with augmented rows."""
-    torch.set_num_threads(1)
     changes = {"augment": 1, "augment_model": str(student), "label_augmented": True, "side_by_side": beside}
     settings = replace(made_students.QUICK, seeds=2, epochs=1, dropout=0.1, attention_dropout=0.1, **changes)
     train, dev = made_students.rows(40, 1), made_students.rows(16, 2)

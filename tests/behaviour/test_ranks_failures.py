@@ -38,7 +38,7 @@ from made_runs import figures, small_recipe, weights
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes where Linux lists them")
 LONG = small_recipe(phase1__steps=4000, phase2__steps=2, save_every=100_000)
-# The shorter one where all of it passes.
+# The shorter one where a test waits until it is over.
 TIMEOUT, SHORT_TIMEOUT = 20, 12
 SILENT = "was not heard from"
 HOST = this_host()
@@ -83,7 +83,8 @@ def raises_in_step_3() -> None:
 
 
 def test_a_rank_that_raises_ends_all_with_its_error(tmp_path: Path) -> None:
-    started_tasks = tasks(arguments(LONG, tmp_path, *TIMED), tmp_path, faults={1: raises_in_step_3})
+    recipe = replace(LONG, loader_workers=1)
+    started_tasks = tasks(arguments(recipe, tmp_path, *TIMED), tmp_path, faults={1: raises_in_step_3})
     statuses, said = [ended(each) for each in started_tasks], (tmp_path / "log").read_text()
     assert statuses == [1, 1], said
     assert "rank 1: Traceback" in said
@@ -176,7 +177,6 @@ def test_a_gradient_that_is_not_finite_on_one_rank_stops_all_before_the_update(t
     assert SILENT not in said
     assert "Traceback" not in said
     assert [each.name for each in step_folders(tmp_path / "run")] == ["step-00000002"], "nothing is saved after it"
-    assert all_gone(started_tasks)
 
 
 @pytest.mark.slow
