@@ -41,7 +41,7 @@ def stopped(
 ) -> tuple[int, str]:
     """The status of a verb that gets a signal once a part is finished, and what it said last. A pipe is held open."""
     call = [verb, str(model), source, "--out", str(out), "--part-rows", "20", "--device", "cpu", *flags]
-    with Command(*call, own_group=True) as command, ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool, Command(*call, own_group=True) as command:  # which is killed before the wait
         said = pool.submit(command.stderr.read)
         if source == "-":
             rows = "".join(f'{{"text": "word1 [MASK] word{n % 7}"}}\n' for n in range(1000))

@@ -126,27 +126,31 @@ def test_a_head_that_does_not_come_to_its_end_is_cut(served: Served) -> None:
 
 
 def test_a_client_that_does_not_read_its_answer_is_cut(served: Served) -> None:
-    """The second one asks for more before that."""
+    """One after the other, as the first is cut within two seconds; it asks for more before that."""
     body = json.dumps({"inputs": ["word1 " * 20] * 400}).encode()
     head = HEAD.replace(b"labels/predict", b"vectors/embed_all")
     with closing(served.connect_bare()) as silent, closing(served.connect_bare()) as asking:
-        for client in (silent, asking):
+        for client, more in ((asking, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"), (silent, b"")):
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        while waiting_for_clients(served) < 2:
-            time.sleep(0.01)
-        asking.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            while client.getsockname()[1] not in waiting_for_clients(served):
+                time.sleep(0.01)
+            client.sendall(more)
         while waiting_for_clients(served):  # until the test's own limit of time
             time.sleep(0.1)
 
 
-def waiting_for_clients(served: Served) -> int:
-    """How many connections of the server's process hold data that their clients do not take. What the kernel keeps of
-    a closed one has no inode."""
+def waiting_for_clients(served: Served) -> set[int]:
+    """The ports of clients that do not take the data that the server's process holds for them. What the kernel keeps
+    of a closed connection has no inode."""
     table = Path(f"/proc/{served.process.pid}/net/tcp").read_text().splitlines()[1:]
     port = f":{urlsplit(served.address).port:04X}"
     rows = [line.split() for line in table]
-    return sum(row[1].endswith(port) and row[9] != "0" and int(row[4].split(":")[0], 16) > 100_000 for row in rows)
+    return {
+        int(row[2].split(":")[1], 16)
+        for row in rows
+        if row[1].endswith(port) and row[9] != "0" and int(row[4].split(":")[0], 16) > 100_000
+    }
 
 
 def test_garbage_in_place_of_http_is_answered_with_400(served: Served) -> None:
@@ -233,8 +237,8 @@ def test_bodies_that_are_no_json_or_no_text_leave_their_neighbours_answers_alone
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_lets_requests_finish(served_models: dict[str, Path], number: int, status: int) -> None:
-    flags = ("--limits.batch-tokens", "64", "--precision", "fp32")
     """The first one is started as by a shell, and has more to finish."""
+    flags = ("--limits.batch-tokens", "64", "--precision", "fp32")
     is_anew = number == signal.SIGTERM
     rows = 1000 if is_anew else 200
     with serving({"vectors": served_models["vectors"]}, *flags, anew=is_anew) as served:
