@@ -58,7 +58,11 @@ def slow_dump(path: Path) -> Path:
 
 
 def seconds_of_slow_page() -> float:
-    """What the big page takes this time."""
-    begun = time.thread_time()
-    plain_text(BIG_TEXT, "", Spaces(), Removed())
-    return time.thread_time() - begun
+    """CPU seconds of the big page: the least of three."""
+
+    def seconds() -> float:
+        begun = time.thread_time()
+        plain_text(BIG_TEXT, "", Spaces(), Removed())
+        return time.thread_time() - begun
+
+    return min(seconds() for _ in range(3))

@@ -59,12 +59,13 @@ def typed(folder: Path, commands: str, **variables: str) -> subprocess.Completed
 
 
 def typed_here(commands: str) -> subprocess.CompletedProcess[str]:
-    """The same in the present folder, where those of Bertsmith are run in this process, which takes seconds less each.
-    Pipes and redirections are for other commands only."""
+    """Commands of one line each, run in the present folder, those of Bertsmith in this process, which takes seconds
+    less each and has no limit of time. Pipes and redirections are for other commands only. All have to succeed."""
     printed, said = io.StringIO(), io.StringIO()
     for command in filter(None, commands.replace("\\\n", " ").splitlines()):
         if not command.startswith("bertsmith "):
-            done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+            shell = ["bash", "-euo", "pipefail", "-c", command]
+            done = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == 0, done.stderr
             printed.write(done.stdout)
             continue
@@ -73,6 +74,13 @@ def typed_here(commands: str) -> subprocess.CompletedProcess[str]:
             status = main(shlex.split(command, comments=True)[1:])
         assert status == 0, f"{printed.getvalue()}\n{said.getvalue()}"
     return subprocess.CompletedProcess(commands, 0, printed.getvalue(), said.getvalue())
+
+
+def run_here(code: str) -> dict[str, Any]:
+    """The names that Python of a page has made, run in this process and in the present folder."""
+    made: dict[str, Any] = {}
+    exec(code, made)
+    return made
 
 
 def without_warnings(said: str) -> list[str]:

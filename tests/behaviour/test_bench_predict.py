@@ -51,7 +51,7 @@ def real_texts(tmp_path: Path) -> None:
 @needs_engines
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("", marks=pytest.mark.slow)])
 def test_quick_times_every_backend_and_says_what_is_missing(precision: str, tmp_path: Path, capsys: Any) -> None:
-    """In every precision, or in one."""
+    """In fp32; in every precision among the slow tests."""
     to = tmp_path / "rows.json"
     only = f"8 x 9 in {precision}"
     args = ["bench", "predict", "--quick", "--only", only, "--lengths", "9", "--against", "--json", str(to)]

@@ -166,7 +166,7 @@ def test_a_step_sums_in_blocks_that_no_stop_watch_chose(
     traced: Traced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kernels of several configurations are timed on the GPU, and the fastest is taken: sums would be added otherwise
-    after a restart elsewhere."""
+    after a restart elsewhere. Of one step alone, with attention dropout and with all dropout drawn as bits."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # which configurations depend on
     kernels = dict(generated(traced.graphs, tmp_path, monkeypatch))
     sums = {name: kernel for name, kernel in kernels.items() if not name.startswith("triton_poi_")}

@@ -35,7 +35,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def seconds() -> float:
-    return min(seconds_of_slow_page() for _ in range(3))
+    return seconds_of_slow_page()
 
 
 def options(page_seconds: float, workers: int | None = 1, **changes: Any) -> PrepareOptions:

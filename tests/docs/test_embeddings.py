@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import bertsmith
-from made_pages import blocks, page
+from made_pages import blocks, page, run_here
 from made_pairs import pairs
 from made_rows import QUICK, made_model
 
@@ -27,20 +26,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_in(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The vectors that the code makes in this folder."""
-    monkeypatch.chdir(folder)
-    made: dict[str, Any] = {}
-    exec(code, made)
-    return made["vectors"]
-
-
 def test_the_python_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors = run_in(folder, OURS, monkeypatch)
+    monkeypatch.chdir(folder)
+    vectors = run_here(OURS)["vectors"]
     assert vectors.shape == (2, 32)
     assert abs(vectors[0] @ vectors[0] - 1) < 1e-5
 
 
 def test_the_folder_opens_in_sentence_transformers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
-    assert run_in(folder, THEIRS, monkeypatch).shape == (1, 32)
+    monkeypatch.chdir(folder)
+    assert run_here(THEIRS)["vectors"].shape == (1, 32)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import bertsmith
-from bertsmith.cli import main
-from made_pages import blocks, page, read_lines, write_table
+from made_pages import blocks, page, read_lines, run_here, typed_here, write_table
 from made_rows import QUICK, made_model, rows
 
 PAGE = page("export.md")
@@ -35,10 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bertsmith.finetune("classify", model, rows(96, 1), rows(40, 2), folder / "runs" / "labels", settings=QUICK)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for command in COMMANDS.splitlines():
-            program, *arguments = shlex.split(command)
-            assert program == "bertsmith"
-            assert main(arguments) == 0
+        typed_here(COMMANDS)
     return folder
 
 
@@ -52,9 +46,7 @@ def test_the_commands_predict_export_and_measure(folder: Path) -> None:
 def test_the_python_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
     monkeypatch.chdir(folder)
-    made: dict[str, Any] = {}
-    exec(CODE, made)
-    assert made["logits"].shape == (2, 2)
+    assert run_here(CODE)["logits"].shape == (2, 2)
 
 
 def test_the_page_has_every_precision_of_every_engine() -> None:
