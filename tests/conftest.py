@@ -21,8 +21,10 @@ import pytest
 # Set before torch or a tokenizer is imported anywhere, and inherited by the processes that tests start. One thread: for
 # tiny models more of them cost time, and on a busy machine many times as much.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# As the command line has it: else runs of commands and of calls in this process differ in their last bits on Intel.
+# As the command line has them. Without the first, runs of commands and of calls in this process differ in their last
+# bits on Intel.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
 

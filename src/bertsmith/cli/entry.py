@@ -20,6 +20,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     # MKL sums in another order for another number of rows, so that in fp32 a sequence's neighbours would change its
     # last bits. Set before torch is imported, the variable stops that, at 2% of its speed. A value of the user's stays.
     os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        # Threads that wait for one another spin before they sleep, 30 times as long by default. On a busy machine they
+        # take the cores that the others need for that (decision 024). Read when torch loads GCC's OpenMP.
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     if not {"RANK", "SLURM_PROCID"}.isdisjoint(os.environ):
         # PyTorch's stack traces of lost connections would bury the one line that names the lost rank.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

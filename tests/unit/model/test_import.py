@@ -11,10 +11,12 @@ import pytest
 
 import bertsmith
 
+SET_BY_COMMANDS = ("MKL_CBWR", "GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+
 
 def run(code: str, **variables: str) -> list[str]:
     """What `code` prints, line by line."""
-    known = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
+    known = {name: value for name, value in os.environ.items() if name not in SET_BY_COMMANDS}
     paths = os.pathsep.join([str(Path(bertsmith.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -71,16 +73,23 @@ def test_the_first_copy_in_half_precision_hooks_optimizers_those_made_before_it_
 
 COMMAND = """
 import os, sys
+before = dict(os.environ)
 from bertsmith.cli import entry
-assert "torch" not in sys.modules and "MKL_CBWR" not in os.environ
+assert "torch" not in sys.modules and os.environ == before
 status = entry.main(["--version"])
-print(status, os.environ["MKL_CBWR"], "torch" in sys.modules)
+print(status, os.environ["MKL_CBWR"], os.environ.get("GOMP_SPINCOUNT"), "torch" in sys.modules)
 """
 
 
-@pytest.mark.parametrize(("variables", "value"), [({}, "AUTO,STRICT"), ({"MKL_CBWR": "COMPATIBLE"}, "COMPATIBLE")])
-def test_the_command_line_sets_the_variable_of_mkl_before_torch_is_imported(
-    variables: dict[str, str], value: str
+@pytest.mark.parametrize(
+    ("variables", "values"),
+    [
+        ({}, "AUTO,STRICT 10000"),
+        ({"MKL_CBWR": "COMPATIBLE", "GOMP_SPINCOUNT": "7"}, "COMPATIBLE 7"),
+        ({"OMP_WAIT_POLICY": "PASSIVE"}, "AUTO,STRICT None"),
+    ],
+)
+def test_the_command_line_sets_variables_before_torch_is_imported_unless_the_user_has(
+    variables: dict[str, str], values: str
 ) -> None:
-    code = COMMAND.replace("assert", "assert 'MKL_CBWR' in os.environ or") if variables else COMMAND
-    assert run(code, **variables)[-1] == f"0 {value} False"
+    assert run(COMMAND, **variables)[-1] == f"0 {values} False"
