@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
 from bertsmith.base.ranks import is_first
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
@@ -94,7 +96,7 @@ def _rank(
     work: Callable[..., None],
     args: tuple[object, ...],
 ) -> None:
-    sys.modules["matplotlib.backends.backend_agg"] = None  # type: ignore[assignment]  # as `no_figures`
+    pytest.MonkeyPatch().setitem(sys.modules, "matplotlib.backends.backend_agg", None)  # as `no_figures`
     if isinstance(kill, Moment):
         _kill_at(kill)
     elif kill is not None:

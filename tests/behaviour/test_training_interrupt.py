@@ -41,7 +41,7 @@ def command(recipe: Recipe, folder: Path, *more: str) -> list[str]:
     return [*call, *more]
 
 
-def signals_in_micro_batch(number: int, *signals: int) -> None:
+def signals_in_micro_batch(patch: pytest.MonkeyPatch, number: int, *signals: int) -> None:
     """Has this process receive these signals while it computes the micro-batch of this number, from 1."""
     forward, taken = Pretraining.forward, iter(range(1, 1000))
 
@@ -51,7 +51,7 @@ def signals_in_micro_batch(number: int, *signals: int) -> None:
                 signal.raise_signal(each)
         return forward(*given)
 
-    Pretraining.forward = signalled  # type: ignore[method-assign]
+    patch.setattr(Pretraining, "forward", signalled)
 
 
 @pytest.fixture
@@ -62,8 +62,7 @@ def stops_in_its_first_step(
 
     def run(*signals: int) -> tuple[int, str]:
         with monkeypatch.context() as patch:
-            patch.setattr(Pretraining, "forward", Pretraining.forward)  # and puts it back
-            signals_in_micro_batch(3, *signals)
+            signals_in_micro_batch(patch, 3, *signals)
             status = main(command(LONG, tmp_path))
         return status, capfd.readouterr().err
 
@@ -72,11 +71,11 @@ def stops_in_its_first_step(
 
 # The command line as a process of its own. The signal falls into the sixth step.
 SIGNALLED = """
-import signal, sys
+import pytest, signal, sys
 sys.path[:0] = {path!r}
 from bertsmith.cli import main
 from test_training_interrupt import signals_in_micro_batch
-signals_in_micro_batch(11, signal.SIGINT)
+signals_in_micro_batch(pytest.MonkeyPatch(), 11, signal.SIGINT)
 sys.exit(main())
 """
 

@@ -258,7 +258,7 @@ def without_package(name: str, *arguments: str) -> int:
     """The command line where this package is not installed."""
     for each in [each for each in sys.modules if each.partition(".")[0] == name]:
         del sys.modules[each]
-    sys.modules[name] = None  # type: ignore[assignment]
+    pytest.MonkeyPatch().setitem(sys.modules, name, None)
     return main(arguments)
 
 

@@ -91,13 +91,13 @@ def dropped(packed: Packed, dropout: float) -> list[torch.Tensor]:
     """What is kept of each sequence's probabilities, bool[N, length, length]: values are shown key by key."""
     masks = [torch.zeros(HEADS, length, length, dtype=torch.bool) for length in LENGTHS]
     qkv = torch.zeros(packed.tokens, 3, HEADS, WIDTH)
-    starts = packed.layout.offsets
+    starts = packed.layout.offsets[:-1]
     assert max(LENGTHS) <= WIDTH, "a value has a place for each key"
-    for start, length in zip(starts, LENGTHS, strict=False):
+    for start, length in zip(starts, LENGTHS, strict=True):
         for key in range(length):
             qkv[start + key, 2, :, key] = 1
     shown = kernel(qkv.view(packed.tokens, 3, -1), packed, dropout).view(-1, HEADS, WIDTH)
-    for start, length, mask in zip(starts, LENGTHS, masks, strict=False):
+    for start, length, mask in zip(starts, LENGTHS, masks, strict=True):
         mask[:] = (shown[start : start + length, :, :length] > 0).transpose(0, 1)
     return masks
 
@@ -105,7 +105,7 @@ def dropped(packed: Packed, dropout: float) -> list[torch.Tensor]:
 def written_out(qkv: torch.Tensor, packed: Packed, masks: list[torch.Tensor], dropout: float) -> torch.Tensor:
     """Attention sequence by sequence, with these probabilities kept."""
     outs = []
-    for start, length, mask in zip(packed.layout.offsets, LENGTHS, masks, strict=False):
+    for start, length, mask in zip(packed.layout.offsets[:-1], LENGTHS, masks, strict=True):
         q, k, v = qkv[start : start + length].view(length, 3, HEADS, WIDTH).permute(1, 2, 0, 3)
         odds = (q @ k.transpose(1, 2) / WIDTH**0.5).softmax(-1) * mask / (1 - dropout)
         outs.append((odds @ v).transpose(0, 1).reshape(length, HEADS * WIDTH))
