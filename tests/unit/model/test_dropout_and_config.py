@@ -56,7 +56,7 @@ def moments_of_gradients(take: Callable[[], Tensor], weights: list[Tensor], draw
 def test_gradients_with_dropout_are_those_of_transformers_on_average(kind: str) -> None:
     """Masks are drawn in other ways, so what can be equal are averages over many of them, and how far they spread: of
     PyTorch's operators, and of the C++ kernels where they can be compiled."""
-    draws, sequences, length = 250, 4, 8
+    draws, sequences, length = 500, 4, 8
     model = drawn_model(small_config(num_hidden_layers=1, **{kind: 0.3}), dtype=torch.float32).train()
     batch = drawn_inputs(model.config, [length] * sequences)
     ids, kinds, places = batch.input_ids, batch.token_type_ids, batch.position_ids
@@ -83,7 +83,7 @@ def test_gradients_with_dropout_are_those_of_transformers_on_average(kind: str) 
             mean, squares = moments_of_gradients(our_loss, [ours[name] for name in names], draws)
         noise = ((squares.sum() - expected.square().sum()) * 2 / draws).sqrt()
         assert (mean - expected).norm() < 1.5 * noise < 0.2 * expected.norm()
-        assert (squares / expected_squares - 1).abs().max() < 0.25
+        assert (squares / expected_squares - 1).abs().max() < 0.2
 
 
 def test_activations_are_those_of_their_names() -> None:
