@@ -168,11 +168,9 @@ def is_whole(text, begin, end):
     return not any(text[place - 1 : place + 1].isalnum() and 0 < place < len(text) for place in (begin, end))
 
 
-@pytest.mark.parametrize(
-    ("every", "least", "share"), [(6, 4_500, 0.999), pytest.param(1, 34_000, 0.9996, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("every", "least"), [(6, 4_500), pytest.param(1, 34_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cased", [False, True])
-def test_gold_answers_of_squad_survive_tokenisation(real_data, cased, every, least, share):
+def test_gold_answers_of_squad_survive_tokenisation(real_data, cased, every, least):
     """A gold answer of whole words, made pieces and then text again, is the gold answer after normalisation.
 
     All but 12 of 34,660 with the uncased vocabulary: where € stands before a number, say, the number is ##27.
@@ -196,4 +194,4 @@ def test_gold_answers_of_squad_survive_tokenisation(real_data, cased, every, lea
             begin, end = passage.characters(*pieces_of(passage, gold, answer_ids))
             right.append(exact_match(passage.text[begin:end], [text]))
     assert len(right) > least
-    assert np.mean(right) >= share, f"{sum(right)} of {len(right)}"
+    assert np.mean(right) >= 0.9996, f"{sum(right)} of {len(right)}"
