@@ -57,6 +57,17 @@ def without_dropout() -> None:
         assert (ours.grad.float() - theirs.grad).norm() < close * theirs.grad.norm()
 
 
+def scores_far_below_zero() -> None:
+    """Places behind the end of a sequence, whose scores are 0, are beyond fp32's range beside them."""
+    qkv, by_out, packed = drawn(width=16)
+    qkv[:, 0] += 40
+    qkv[:, 1] -= 40
+    ours, theirs = qkv.clone().requires_grad_(), qkv.double().requires_grad_()
+    kernel(ours, packed, 0.0).backward(by_out)
+    attend(theirs, HEADS, packed).backward(by_out.double())
+    assert (ours.grad - theirs.grad).norm() < 1e-3 * theirs.grad.norm()
+
+
 def with_dropout() -> None:
     """Equal to attention written out, with the probabilities dropped that the kernel dropped."""
     dropout = round(0.3 * 65536) / 65536  # what the kernels take 0.3 as
