@@ -26,6 +26,7 @@ from bertsmith.bench.machine import machine
 from bertsmith.bench.step.made_batches import lengths_of
 from bertsmith.model.attention.attend import flash_attention
 from bertsmith.model.attention.packed import Packed
+from bertsmith.model.cpu.masks import threshold_of
 from bertsmith.model.triton import attention
 
 HEADS, WIDTH = 16, 64
@@ -86,7 +87,7 @@ def arguments_of(qkv: Tensor, by_out: Tensor, packed: Packed, dropout: float) ->
     """What each kernel is given."""
     seed = torch.randint(2**62, (1,), device=qkv.device)
     out, lse = attention._empty_results(qkv, HEADS)
-    last = (packed.offsets, seed, attention._dropped(dropout), packed.longest)
+    last = (packed.offsets, seed, threshold_of(dropout), packed.longest)
     attention._run("forward", (qkv, out, lse, *last), HEADS)
     delta = (out.float() * by_out.float()).view(*lse.shape, -1).sum(-1)
     backward = (qkv, by_out, lse, delta, torch.empty_like(qkv), *last)

@@ -21,7 +21,7 @@ _ONE = {torch.bfloat16: np.uint16(0x3F80), torch.float16: np.uint16(0x3C00)}
 
 
 def threshold_of(probability: float) -> int:
-    """The probability in parts of 2**16: a place is dropped where its 16 bits are less."""
+    """The probability in parts of 2**16, at most all but one: a place is dropped where its 16 bits are less."""
     return min(round(probability * _LEVELS), _LEVELS - 1)
 
 

@@ -3,13 +3,13 @@ program like others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from bertsmith.model.activations import FUNCTIONS
 from bertsmith.model.cpu import kernels
 from bertsmith.model.cpu.library import SUFFIXES
 from bertsmith.model.cpu.masks import Dropped, scale_of, threshold_of
@@ -19,11 +19,6 @@ Pairs = Iterator[tuple[Tensor, Tensor]]
 
 # Relative and absolute. Rounding to the nearest in bf16 is off by a 256th at most.
 _CLOSE = {torch.bfloat16: (4e-3, 2e-3), torch.float32: (1e-5, 1e-5)}
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": functional.gelu,
-    "gelu_new": partial(functional.gelu, approximate="tanh"),
-    "relu": functional.relu,
-}
 # More rows than a block of threads.h has, and more columns than a vector.
 _ROWS, _COLUMNS = 37, 50
 
@@ -86,7 +81,7 @@ def _dropouts(dtype: torch.dtype, draw: torch.Generator, dropped: Dropped) -> Pa
 
 def _activations(dtype: torch.dtype, draw: torch.Generator) -> Pairs:
     gradient, x = torch.randn(2, _ROWS, _COLUMNS, generator=draw).to(dtype)
-    for name, function in _ACTIVATIONS.items():
+    for name, function in FUNCTIONS.items():
         inputs = x.float().requires_grad_()
         (expected,) = _gradients(function(inputs), gradient, [inputs])
         grad_x, grad_bias = kernels.activation_backward(gradient, x, name)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.base.device import made_current
+from bertsmith.model.cpu.masks import threshold_of
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 _WIDTHS = (16, 32, 64, 128)
@@ -64,7 +65,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     qkv = qkv.contiguous()
     out, lse = _empty_results(qkv, heads)
-    _run("forward", (qkv, out, lse, offsets, seed, _dropped(dropout), longest), heads)
+    _run("forward", (qkv, out, lse, offsets, seed, threshold_of(dropout), longest), heads)
     return out, lse
 
 
@@ -85,15 +86,10 @@ def _attention_backward(
     heads, longest = where
     grad_out, qkv = grad_out.contiguous(), qkv.contiguous()
     grad_qkv = torch.empty_like(qkv)
-    arguments = (qkv, grad_out, *rows, grad_qkv, offsets, seed, _dropped(dropout), longest)
+    arguments = (qkv, grad_out, *rows, grad_qkv, offsets, seed, threshold_of(dropout), longest)
     _run("backward_of_keys", arguments, heads)
     _run("backward_of_queries", arguments, heads)
     return grad_qkv
-
-
-def _dropped(dropout: float) -> int:
-    """How many of 65,536 probabilities are dropped; some are kept whatever the rate."""
-    return min(round(dropout * 65536), 65535)
 
 
 def _run(name: str, arguments: tuple[Any, ...], heads: int) -> None:
