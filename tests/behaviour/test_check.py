@@ -40,7 +40,7 @@ def test_a_sound_recipe_learns_a_batch_by_heart(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, more: list[str]
 ) -> None:
     caplog.set_level(logging.INFO, "bertsmith")
-    found = check_pretraining(load_recipe("bert-tiny", [*TINY, *more]), corpus(), tmp_path / "run")
+    found = check_pretraining(load_recipe("bert-tiny", [*TINY, *more]), corpus(), tmp_path / "not there" / "run")
     assert found.loss_after < found.frequencies / 2 < found.loss_before
     assert "as it should be" in caplog.text
     assert re.search(r"a step [\d.]+ m?s", caplog.text)

@@ -300,10 +300,9 @@ def _times(
 def _saved_and_read(
     objective: Pretraining, optimizer: ClippedOptimizer, out: Path
 ) -> tuple[float, float, dict[str, torch.Tensor]]:
-    """Seconds to write a checkpoint beside `out`, or in it where it is there, and to read it; and the copy that a run
-    keeps from its first save on. Raises BertsmithError where it is not the same."""
-    place = out if out.is_dir() else out.parent
-    place.mkdir(parents=True, exist_ok=True)
+    """Seconds to write a checkpoint in `out`, or in the nearest folder above that is there, and to read it; and the
+    copy that a run keeps from its first save on. Raises BertsmithError where it is not the same."""
+    place = next(each for each in (out, *out.absolute().parents) if each.is_dir())
     with TemporaryDirectory(prefix=f".{out.name}-check-", dir=place) as folder:
         start = time.perf_counter()
         state = {name: each.cpu().clone() for name, each in state_of(objective.model, optimizer).items()}
@@ -315,9 +314,7 @@ def _saved_and_read(
         wrong = [name for name in state if not torch.equal(state[name], found[name].cpu())]
         count = sum(each.stat().st_size for each in Path(folder).rglob("*") if each.is_file())
     if wrong:
-        raise BertsmithError(
-            f"a checkpoint was read otherwise than written: {wrong[0]}", out.parent, "try another disk"
-        )
+        raise BertsmithError(f"a checkpoint was read otherwise than written: {wrong[0]}", place, "try another disk")
     save, load = written - start, read - written
     say(f"checkpoint: {log.size(count)} written in {duration(save)} and read back, the same, in {duration(load)}")
     return save, load, state

@@ -17,6 +17,7 @@ from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.training.checkpoints import (
     Best,
     Position,
+    drop_checkpoints,
     load_best,
     load_checkpoint,
     lost_bests,
@@ -286,6 +287,19 @@ def test_best_weights_stay_as_long_as_a_checkpoint_refers_to_them(tmp_path: Path
     model, _ = made(seed=9)
     load_best(tmp_path, Best(0.4, 4), model)
     assert same(model, models[4])
+
+
+def test_what_a_user_puts_beside_them_by_a_name_like_theirs_stays(tmp_path: Path) -> None:
+    save(tmp_path, 1, best=Best(0.1, 1))
+    shutil.copytree(tmp_path / "best-00000001", tmp_path / "best-so-far")
+    for name in ("best-notes.txt", "step-notes.txt"):
+        (tmp_path / name).write_text("mine", encoding="utf-8")
+    mine = ["best-notes.txt", "best-so-far", "step-notes.txt"]
+    save(tmp_path, 2, keep=1)
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([*mine, "step-00000002"])
+    drop_checkpoints(tmp_path, keep_every=0)
+    assert sorted(each.name for each in tmp_path.iterdir()) == mine
+    assert len(list((tmp_path / "best-so-far").iterdir())) == 2
 
 
 @pytest.mark.parametrize(("other", "named"), [({"hidden": 12}, "pooler"), ({"layers": 2}, "layers.1.")])

@@ -9,6 +9,7 @@ from typing import Protocol
 from torch import nn
 
 from bertsmith.base.log import say, size, warn
+from bertsmith.training.checkpoints.position import best_folders, step_folders
 
 _FP32 = 4
 
@@ -58,5 +59,5 @@ def tell_disk_need(run: Path, model: nn.Module, kept: Kept, steps: int, keeps_be
 
 def _size_of_outcome(run: Path) -> int:
     """Bytes of the checkpoints, best weights and model that a run has already."""
-    folders = [*run.glob("step-*"), *run.glob("best-*"), run / "model"]
+    folders = [*step_folders(run), *best_folders(run), run / "model"]
     return sum(path.lstat().st_size for folder in folders if folder.is_dir() for path in folder.rglob("*"))

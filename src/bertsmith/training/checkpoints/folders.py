@@ -22,6 +22,7 @@ from bertsmith.training.checkpoints.position import (
     POSITION_FILE,
     Position,
     best_folder,
+    best_folders,
     read_position,
     step_folder,
     step_folders,
@@ -121,7 +122,7 @@ def prune(run: Path, newest: Path, keep: int, keep_every: int) -> None:
 
 def _remove_unused_best(run: Path) -> None:
     """All stay where a step folder cannot be read."""
-    folders = list(run.glob("best-*"))
+    folders = best_folders(run)
     if not folders:
         return
     try:
@@ -138,7 +139,7 @@ def _remove_unused_best(run: Path) -> None:
 def drop_checkpoints(run: Path, keep_every: int) -> None:
     """Removes what a finished run needs no more, and says so: step folders that are not kept for good, and best weights
     that no other one refers to."""
-    folders = [*step_folders(run), *run.glob("best-*")]
+    folders = [*step_folders(run), *best_folders(run)]
     sizes = {each: sum(path.lstat().st_size for path in each.iterdir()) for each in folders}
     if folders:
         prune(run, step_folder(run, 10**8 - 1), 0, keep_every)

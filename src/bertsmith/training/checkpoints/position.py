@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from bertsmith.base.files import read_json
 _Value = TypeVar("_Value", "Best", "Position")
 
 POSITION_FILE = "position.json"
-_STEP_FOLDER = re.compile(r"step-(\d{8})")
+_NUMBER = "[0-9]" * 8  # of a folder's name; a user may have put others beside it, such as best-so-far
 # Earlier versions kept no more than these, and best weights where a run selects.
 _ALWAYS = {"step", "stage", "stage_step", "tokens", "since_log"}
 # What runs of earlier versions call parts of a position.
@@ -86,7 +85,12 @@ def lost_bests(run: Path, position: Position) -> list[int]:
 
 def step_folders(run: Path) -> list[Path]:
     """The step folders of a run, oldest first, damaged ones included."""
-    return sorted(each for each in run.glob("step-*") if _STEP_FOLDER.fullmatch(each.name) and each.is_dir())
+    return sorted(each for each in run.glob(f"step-{_NUMBER}") if each.is_dir())
+
+
+def best_folders(run: Path) -> list[Path]:
+    """The folders of best weights, oldest first, damaged ones included."""
+    return sorted(each for each in run.glob(f"best-{_NUMBER}") if each.is_dir())
 
 
 def step_of(folder: Path) -> int:
