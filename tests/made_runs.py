@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import atexit
 import json
+import multiprocessing.connection
 import multiprocessing.context
 import os
 import pydoc_data.topics
 import shutil
 import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from bertsmith.base import ranks as of_ranks
 from bertsmith.base.ranks.shared_stop import SharedStop
@@ -187,10 +188,75 @@ def noted_instances(folder: Path) -> dict[tuple[int, int, int], list[list[str]]]
 
 
 def ran_by_ranks(work: Callable[[int, Path, Path], None], ranks: int, folder: Path) -> Path:
-    """The folder, when `work` (rank, folder, where the small corpus lies) is done in so many processes."""
-    fork_server()
-    mp.start_processes(work, (folder, small_corpus()), nprocs=ranks, start_method="forkserver")
+    """The folder, when `work` (rank, folder, where the small corpus lies) is done by so many ranks, as by `ran`."""
+    ran(_numbered, ranks, work, folder, small_corpus())
     return folder
+
+
+def _numbered(work: Callable[[int, Path, Path], None], folder: Path, made: Path) -> None:
+    work(of_ranks.rank(), folder, made)
+
+
+def ran(work: Callable[..., None], ranks: int, *args: object, kill: Callable[[], None] | None = None) -> None:
+    """Calls `work` with `args` on so many ranks, joined where they are several, each in a process of its own.
+
+    kill: has a rank that calls it kill itself later; the first one to die takes the others with it. Without it all must
+    succeed.
+    """
+    context = fork_server()
+    with TemporaryDirectory(prefix="bertsmith-ranks-") as meeting:
+        processes = [
+            context.Process(target=_rank, args=(rank, ranks, meeting, kill, work, args)) for rank in range(ranks)
+        ]
+        for process in processes:
+            process.start()
+        try:
+            for process in _ended(processes):
+                if kill is not None:
+                    break
+                assert process.exitcode == 0, f"rank {processes.index(process)} ended with {process.exitcode}"
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+    if kill is not None:
+        assert -signal.SIGKILL in {process.exitcode for process in processes}
+
+
+def _ended(processes: list[multiprocessing.process.BaseProcess]) -> Iterator[multiprocessing.process.BaseProcess]:
+    """The processes as they end."""
+    running = {process.sentinel: process for process in processes}
+    while running:
+        ended = multiprocessing.connection.wait(list(running), timeout=PATIENCE)
+        assert ended, f"{len(running)} of {len(processes)} ranks did not end in {PATIENCE} s"
+        for sentinel in ended:
+            process = running.pop(sentinel)
+            process.join()
+            yield process
+
+
+def _rank(
+    rank: int,
+    ranks: int,
+    meeting: str,
+    kill: Callable[[], None] | None,
+    work: Callable[..., None],
+    args: tuple[object, ...],
+) -> None:
+    pytest.MonkeyPatch().setitem(sys.modules, "matplotlib.backends.backend_agg", None)  # as `no_figures`
+    if kill is not None:
+        kill()
+    if ranks > 1:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.uname().sysname == "Linux" else "lo0")
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", init_method=f"file://{meeting}/all", rank=rank, world_size=ranks)
+    work(*args)
+    if kill is not None:
+        os.kill(os.getpid(), signal.SIGKILL)  # the run was over before the moment came
+    if ranks > 1:
+        dist.destroy_process_group()
+        # A rank aborted once in a thread of the libraries, as they can at the interpreter's own end: it is left out.
+        os._exit(0)
 
 
 def fork_server() -> multiprocessing.context.ForkServerContext:
@@ -202,17 +268,3 @@ def fork_server() -> multiprocessing.context.ForkServerContext:
     theirs = ("torch.distributed.fsdp", "torch.distributed.tensor", "torch.utils.tensorboard")
     context.set_forkserver_preload(["pytest", *ours, *theirs])
     return context
-
-
-def join_ranks(rank: int, ranks: int, folder: Path) -> None:
-    """Makes this process one of a group, which meets at a file in `folder`."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.uname().sysname == "Linux" else "lo0")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting-{ranks}", rank=rank, world_size=ranks)
-
-
-def leave_ranks() -> None:
-    """Leaves the group, and ends the process."""
-    dist.destroy_process_group()
-    # A rank aborted once in a thread of the libraries, as they can at the interpreter's own end: it is left out.
-    os._exit(0)

@@ -8,7 +8,7 @@ import pytest
 
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.training.records.sinks import Outputs
-from made_runs import join_ranks, leave_ranks, ran_by_ranks, small_corpus, small_recipe
+from made_runs import ran_by_ranks, small_corpus, small_recipe
 
 RECIPE = small_recipe(
     phase1__steps=2, phase2__steps=0, model__hidden_dropout=0, model__attention_dropout=0, evaluate_every=1
@@ -16,9 +16,7 @@ RECIPE = small_recipe(
 
 
 def work(rank: int, folder: Path, texts: Path) -> None:
-    join_ranks(rank, 2, folder)
     pretrain(RECIPE, texts, folder / "two", outputs=Outputs(also_evaluate=texts))
-    leave_ranks()
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from bertsmith.corpus.shards import Corpus
 from bertsmith.training.loop import Trainer
 from bertsmith.training.pretrain import Run, pretrain
 from made_ranks import is_alive
-from made_runs import corpus, figures, join_ranks, leave_ranks, ran_by_ranks, small_recipe, weights
+from made_runs import corpus, figures, ran_by_ranks, small_recipe, weights
 
 EPOCHS = 3
 RECIPE = small_recipe(
@@ -85,7 +85,6 @@ def steps_of_epochs(source: Corpus) -> int:
 
 def work_of_a_rank(rank: int, folder: Path, made: Path, waits: bool = False) -> None:
     """Three epochs, with what the rank did for them. waits: as of `wait_for_the_next_index`."""
-    join_ranks(rank, 2, folder)
     if rank == 0:
         shutil.copytree(made, folder / "corpus", ignore=shutil.ignore_patterns("order"))
     ranks.gathered("the corpus is there")
@@ -98,7 +97,6 @@ def work_of_a_rank(rank: int, folder: Path, made: Path, waits: bool = False) -> 
     (order,) = seen["orders"]
     told = {"foreground": order.ahead.in_foreground, "read": seen["read"], "came": came}
     (folder / f"told-{rank}.json").write_text(json.dumps(told), encoding="utf-8")
-    leave_ranks()
 
 
 @pytest.fixture(scope="module")

@@ -26,8 +26,8 @@ from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.run_folder import Run
 from bertsmith.training.shape import config_of
 from bertsmith.weights.huggingface import save_pretraining_model
-from made_kills import Moment, ran
-from made_runs import corpus, figures, small_corpus, small_recipe, weights
+from made_kills import Moment
+from made_runs import corpus, figures, ran, small_corpus, small_recipe, weights
 from made_students import made_bert
 
 WIDE = {"model__layers": 2, "model__hidden": 48, "model__heads": 4, "model__intermediate": 64}

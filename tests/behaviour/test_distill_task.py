@@ -20,8 +20,8 @@ from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.checkpoints.folders import STATE_FILE
 from bertsmith.training.run_folder import Run
-from made_kills import Moment, ran
-from made_runs import figures, weights
+from made_kills import Moment
+from made_runs import figures, ran, weights
 from made_students import PIECES, QUICK, made_bert, made_teacher, rows
 
 TRAIN, DEV = rows(70, 1), rows(24, 2)

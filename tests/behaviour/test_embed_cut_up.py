@@ -11,8 +11,8 @@ import torch
 from bertsmith.base import ranks
 from bertsmith.tasks.embedding.ranking import ranking_losses
 from bertsmith.tasks.kinds.embed import by_row
-from made_kills import ran
 from made_pairs import BATCH, EXACT, farthest, objective_of, stepped
+from made_runs import ran
 
 CLOSE = 1e-5
 # More tokens than a step has.

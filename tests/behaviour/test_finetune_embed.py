@@ -16,10 +16,10 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.training.run_folder import Run
-from made_kills import Moment, drawing, ran
+from made_kills import Moment, drawing
 from made_pairs import EXACT, pairs, scored_pairs
 from made_rows import QUICK
-from made_runs import OF_THE_CLOCK, figures, weights
+from made_runs import OF_THE_CLOCK, figures, ran, weights
 
 TRAIN, DEV, SCORED, TEST = pairs(97, 1, negatives=True), pairs(40, 2), scored_pairs(40, 3), pairs(9, 4)
 # 97 rows in steps of 24: the last step of an epoch has one row. Most steps are cut into several micro-batches, and

@@ -19,10 +19,10 @@ from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.training.run_folder import Run
 from made_entities import tagged_rows
-from made_kills import Moment, drawing, ran
+from made_kills import Moment, drawing
 from made_questions import questions
 from made_rows import QUICK, made_model, rows
-from made_runs import OF_THE_CLOCK, figures, weights
+from made_runs import OF_THE_CLOCK, figures, ran, weights
 
 # 49 rows in steps of 16: the last step of an epoch has one, fewer than there are ranks. Micro-batches are small, so
 # every rank has several of them in most steps; and the test rows make fewer batches than there are ranks.

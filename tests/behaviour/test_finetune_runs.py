@@ -27,9 +27,9 @@ from bertsmith.training.checkpoints import Position, saver, step_folders
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.run_folder import Run
-from made_kills import Moment, drawing, ran
+from made_kills import Moment, drawing
 from made_rows import QUICK, rows
-from made_runs import OF_THE_CLOCK
+from made_runs import OF_THE_CLOCK, ran
 
 TRAIN, DEV, TEST = rows(96, 1), rows(40, 2), rows(40, 3)
 SETTINGS = replace(QUICK, epochs=3, seeds=2, log_every=2, save_every=2, keep=2, dropout=0.2)

@@ -31,10 +31,10 @@ from bertsmith.training.records.events import EVENTS_FILE
 from bertsmith.training.records.meters import read_metrics
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run_folder import Run
-from made_kills import Moment, Rename, drawing, ran
+from made_kills import Moment, Rename, drawing
 from made_ranks import BERTSMITH, ended, started
 from made_rows import CONFIG, QUICK, made_model, rows
-from made_runs import PATIENCE, figures, weights
+from made_runs import PATIENCE, figures, ran, weights
 
 TRAIN, DEV, TEST = rows(44, 1), rows(20, 2), rows(6, 3)
 SETTINGS = replace(

@@ -17,8 +17,8 @@ from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.run_folder import Run
-from made_kills import Moment, drawing, ran
-from made_runs import small_corpus, small_recipe
+from made_kills import Moment, drawing
+from made_runs import ran, small_corpus, small_recipe
 
 SECONDS, SECONDS_PER_STEP, LOG_EVERY, SAVE_EVERY = 1.6, 0.02, 3, 12
 RECIPE = small_recipe(

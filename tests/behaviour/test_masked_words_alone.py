@@ -22,7 +22,7 @@ from bertsmith.training.pretraining.phases import HeldOut, phase_stage
 from bertsmith.training.step import train_step
 from bertsmith.weights.huggingface import load_pretraining_model
 from made_pretraining import fresh_model
-from made_runs import corpus, figures, join_ranks, leave_ranks, ran_by_ranks, small_recipe, stopped_after, weights
+from made_runs import corpus, figures, ran_by_ranks, small_recipe, stopped_after, weights
 from made_steps import PlainSgd
 
 FIELDS = {"objective": "mlm", "phase2__steps": 0, "model__hidden_dropout": 0.0, "model__attention_dropout": 0.0}
@@ -76,10 +76,8 @@ def test_it_resumes_to_the_bit(run: Run, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def runs_of_a_rank(rank: int, folder: Path, made: Path) -> None:
-    join_ranks(rank, 2, folder)
     for parallel in ("replicate", "shard"):
         pretrain(small_recipe(**FIELDS, parallel=parallel), made, folder / parallel)
-    leave_ranks()
 
 
 def test_two_ranks_take_the_same_steps(run: Run, tmp_path: Path) -> None:

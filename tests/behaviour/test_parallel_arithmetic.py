@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from bertsmith.base.ranks import world_size
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.training.parallel import gradients_of
-from made_runs import join_ranks, ran_by_ranks
+from made_runs import ran_by_ranks
 from made_steps import MODES, PlainSgd, check_close, dealt, gradients, model_for, take_step, weights_of
 
 ACCUMULATION = (1, 2, 8)
@@ -63,37 +63,34 @@ def resumed(mode: str, parts: list[list[int]]) -> dict[str, Tensor]:
 
 
 def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
-    """Groups of four, three and two."""
-    for ranks in (4, 3, 2):
-        if rank >= ranks:
-            continue
-        join_ranks(rank, ranks, folder)
-        found: dict[str, object] = {}
-        if ranks == 3:
-            found["resumed"] = resumed("replicate", dealt(3, 2)[rank])
-        else:
-            for mode, accumulation in itertools.product(MODES, ACCUMULATION):
-                for dtype, name in ((torch.float64, "float64"), (torch.float32, "float32")):
-                    found[f"{mode} {accumulation} {name}"] = taken(mode, dtype, dealt(ranks, accumulation)[rank])
-            for mode in MODES:
-                parts = dealt(ranks, 2)[rank]
-                found[f"{mode} bf16 compute"] = taken(mode, torch.float32, parts, compute=torch.bfloat16)
-                found[f"{mode} bf16 sums"] = taken(mode, torch.float32, parts, sums=torch.bfloat16)
-                for kind in OPTIMIZERS:
-                    found[f"{mode} {kind}"] = trained(mode, kind, parts)
-            # Where the ranks were told nothing they replicate; and one may have nothing to do.
-            model = model_for("")
-            mine = [] if rank == ranks - 1 else dealt(ranks, 1)[rank]
-            take_step(model, PlainSgd(model.parameters(), lr=0.0), mine)
-            found["told nothing"] = gradients(model)
-            found["buckets"] = torch.tensor(float(type(gradients_of(model)).__name__ == "Replicated"))
-        torch.save(found, folder / f"{rank}-of-{ranks}.pt")
-        dist.destroy_process_group()
+    ranks, found = world_size(), dict[str, object]()
+    if ranks == 3:
+        found["resumed"] = resumed("replicate", dealt(3, 2)[rank])
+    else:
+        for mode, accumulation in itertools.product(MODES, ACCUMULATION):
+            for dtype, name in ((torch.float64, "float64"), (torch.float32, "float32")):
+                found[f"{mode} {accumulation} {name}"] = taken(mode, dtype, dealt(ranks, accumulation)[rank])
+        for mode in MODES:
+            parts = dealt(ranks, 2)[rank]
+            found[f"{mode} bf16 compute"] = taken(mode, torch.float32, parts, compute=torch.bfloat16)
+            found[f"{mode} bf16 sums"] = taken(mode, torch.float32, parts, sums=torch.bfloat16)
+            for kind in OPTIMIZERS:
+                found[f"{mode} {kind}"] = trained(mode, kind, parts)
+        # Where the ranks were told nothing they replicate; and one may have nothing to do.
+        model = model_for("")
+        mine = [] if rank == ranks - 1 else dealt(ranks, 1)[rank]
+        take_step(model, PlainSgd(model.parameters(), lr=0.0), mine)
+        found["told nothing"] = gradients(model)
+        found["buckets"] = torch.tensor(float(type(gradients_of(model)).__name__ == "Replicated"))
+    torch.save(found, folder / f"{rank}-of-{ranks}.pt")
 
 
 @pytest.fixture(scope="module")
 def over_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ran_by_ranks(work_of_a_rank, 4, tmp_path_factory.mktemp("ranks"))
+    folder = tmp_path_factory.mktemp("ranks")
+    for ranks in (4, 3, 2):
+        ran_by_ranks(work_of_a_rank, ranks, folder)
+    return folder
 
 
 def of(folder: Path, ranks: int, name: str) -> list[dict[str, Tensor]]:

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 from safetensors.torch import load_file
 
 from bertsmith.base.errors import BertsmithError
@@ -17,7 +16,7 @@ from bertsmith.recipes.loader import load_recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.training.run_folder import check_same_run
-from made_runs import OF_THE_CLOCK, corpus, figures, join_ranks, ran_by_ranks, signalled_after, small_recipe, weights
+from made_runs import OF_THE_CLOCK, corpus, figures, ran_by_ranks, signalled_after, small_recipe, weights
 
 PLAIN = small_recipe(model__hidden_dropout=0, model__attention_dropout=0, evaluate_every=2, log_every=2)
 RUNS = {
@@ -32,7 +31,6 @@ STOPPED = {"resumed": "shard", "changed": "replicate", "fewer ranks": ""}
 
 
 def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
-    join_ranks(rank, 2, folder)
     source = Corpus.open(made)
     for name, recipe in RUNS.items():
         pretrain(recipe, source, folder / name)
@@ -48,7 +46,6 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
         pretrain(dataclasses.replace(RUNS["shard"], compile="true"), source, folder / "compiled")
     except BertsmithError as error:
         (folder / f"refused-{rank}.txt").write_text(error.what, encoding="utf-8")
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")

@@ -27,9 +27,8 @@ from bertsmith.optim.groups import parameter_groups
 from bertsmith.training import agreement, checkpoints, run, run_folder
 from bertsmith.training.checkpoints import Position
 from bertsmith.training.pretrain import Run, pretrain
-from made_kills import ran
 from made_rows import QUICK, made_model, rows
-from made_runs import small_corpus, small_recipe
+from made_runs import ran, small_corpus, small_recipe
 
 RANKS = 3
 RECIPE = small_recipe(save_every=2, keep=20)

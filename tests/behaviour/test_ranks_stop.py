@@ -31,8 +31,6 @@ from made_runs import (
     PATIENCE,
     blocks_drawing,
     figures,
-    join_ranks,
-    leave_ranks,
     ran_by_ranks,
     small_corpus,
     small_recipe,
@@ -105,7 +103,6 @@ SHORT = small_recipe(phase1__steps=2, phase2__steps=0, evaluate_instances=64)
 
 def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
     """An unbroken run, and those that a signal to the second rank stops where no step is under way."""
-    join_ranks(rank, 2, folder)
     if rank == 0:
         shutil.copytree(made, folder / "corpus", ignore=shutil.ignore_patterns("order"))
     ranks.gathered("the corpus is there")
@@ -124,7 +121,6 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
         pretrain(SHORT, source, folder / name, resume=True)
     pretrain(SHORT, source, folder / "unbroken")
     (folder / f"told-{rank}.txt").write_text("\n".join(told), encoding="utf-8")
-    leave_ranks()
 
 
 def signalled_in_measurement(number: int, patch: pytest.MonkeyPatch) -> None:

@@ -20,10 +20,9 @@ from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.pretrain import Run, pretrain
-from made_kills import ran
 from made_locks import holder
 from made_rows import QUICK, rows
-from made_runs import PATIENCE, SAVING, corpus, figures, stopped_after, weights
+from made_runs import PATIENCE, SAVING, corpus, figures, ran, stopped_after, weights
 
 TWO = replace(QUICK, epochs=2, seeds=2, side_by_side=True)
 

@@ -21,7 +21,7 @@ from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.checkpoints.state import state_of
 from bertsmith.training.parallel import fill_from_whole, whole
 from made_checkpoints import made, written
-from made_runs import join_ranks, leave_ranks, ran_by_ranks
+from made_runs import ran_by_ranks
 
 POSITION = Position(7, 2, 3, 1234, since_log=[0.5, 2.0], best=Best(0.25, 7))
 
@@ -63,7 +63,6 @@ def raised_by_a_save_after_a_bug(run: Path, model: PretrainingModel, optimizer: 
 
 def work_of_a_rank(rank: int, folder: Path, _: Path) -> None:
     """Saves a sharded model, and loads what one process saved."""
-    join_ranks(rank, 2, folder)
     model, optimizer = sharded(seed=1)
     tensors = state_of(model, optimizer)
     assert sum(isinstance(each, DTensor) for each in tensors.values()) > 20
@@ -88,7 +87,6 @@ def work_of_a_rank(rank: int, folder: Path, _: Path) -> None:
             assert torch.equal(whole(tensor), values(f"model.{name}", tensor.shape)), (source, name)
     dist.barrier()
     (folder / f"done-{rank}").touch()
-    leave_ranks()
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from bertsmith.base.ranks import world_size
 from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
@@ -22,7 +22,7 @@ from bertsmith.training.pretraining.inputs import to_inputs
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
 from made_pretraining import fresh_model
-from made_runs import OF_THE_CLOCK, corpus, join_ranks, ran_by_ranks, small_recipe
+from made_runs import OF_THE_CLOCK, corpus, ran_by_ranks, small_recipe
 from made_steps import PlainSgd
 
 CPU = torch.device("cpu")
@@ -112,22 +112,20 @@ RECIPE = small_recipe(model__hidden_dropout=0, model__attention_dropout=0, evalu
 
 
 def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
-    """What each of four processes does: a group of four, then one of two."""
-    source = Corpus.open(made)
-    for ranks in (4, 2):
-        if rank < ranks:
-            join_ranks(rank, ranks, folder)
-            found = take_steps(builder(rank=rank, ranks=ranks, source=source))
-            torch.save({**found, "evaluated": evaluated(source)}, folder / f"{rank}-of-{ranks}.pt")
-            if ranks == 2:
-                pretrain(RECIPE, source, folder / "run")
-            dist.destroy_process_group()
+    source, ranks = Corpus.open(made), world_size()
+    found = take_steps(builder(rank=rank, ranks=ranks, source=source))
+    torch.save({**found, "evaluated": evaluated(source)}, folder / f"{rank}-of-{ranks}.pt")
+    if ranks == 2:
+        pretrain(RECIPE, source, folder / "run")
 
 
 @pytest.fixture(scope="module")
 def over_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with what every rank of groups of four and two came to."""
-    return ran_by_ranks(work_of_a_rank, 4, tmp_path_factory.mktemp("ranks"))
+    folder = tmp_path_factory.mktemp("ranks")
+    for ranks in (4, 2):
+        ran_by_ranks(work_of_a_rank, ranks, folder)
+    return folder
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

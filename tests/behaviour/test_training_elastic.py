@@ -14,13 +14,14 @@ from bertsmith.corpus.shards import Corpus
 from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
-from made_kills import Moment, ran
+from made_kills import Moment
 from made_runs import (
     OF_THE_CLOCK,
     corpus,
     figures,
     note_instances,
     noted_instances,
+    ran,
     small_corpus,
     small_recipe,
     stopped_after,

@@ -29,7 +29,7 @@ from bertsmith.training.records.late_reading import LateReading
 from bertsmith.training.records.meters import Meter
 from bertsmith.training.step import train_step
 from made_pretraining import batch_of, fresh_model
-from made_runs import join_ranks, ran_by_ranks, small_corpus, small_recipe
+from made_runs import ran_by_ranks, small_corpus, small_recipe
 from made_steps import CPU, LENGTHS, MODES, SHAPE, check_close, model_for, part_of, take_step, weights_of
 
 # Operators that hand a value of the device to the host, or whose result has a shape that the host must wait for.
@@ -152,17 +152,13 @@ def quarters(rank: int) -> list[list[int]]:
 
 
 def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
-    join_ranks(rank, 2, folder)
     found = {mode: reads_of_steps(mode, quarters(0)) for mode in MODES}
     found |= {f"run {mode}": reads_of_a_run(folder / mode, made, mode) for mode in MODES}
     torch.save(found, folder / f"{rank}.pt")
-    dist.destroy_process_group()
 
 
 def compiled_steps_of_a_rank(rank: int, folder: Path, made: Path) -> None:
-    join_ranks(rank, 2, folder)
     torch.save(compiled_steps(quarters(rank)), folder / f"{rank}.pt")
-    dist.destroy_process_group()
 
 
 def by_two_ranks(work: Callable[[int, Path, Path], None], folder: Path) -> list[Any]:

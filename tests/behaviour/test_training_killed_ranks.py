@@ -12,8 +12,8 @@ import pytest
 from bertsmith.corpus.shards import Corpus
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
-from made_kills import Moment, Rename, drawing, ran
-from made_runs import figures, note_instances, noted_instances, small_corpus, small_recipe, weights
+from made_kills import Moment, Rename, drawing
+from made_runs import figures, note_instances, noted_instances, ran, small_corpus, small_recipe, weights
 
 # Dropout is that of BERT. A line of metrics comes every third step and a checkpoint every second one, so that most
 # checkpoints are made between two lines.

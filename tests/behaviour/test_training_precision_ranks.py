@@ -18,7 +18,7 @@ from bertsmith.training import work as work_module
 from bertsmith.training.parallel.replicate import Replicated
 from bertsmith.training.pretrain import Run, pretrain
 from made_processors import WITH_BF16_OF_AMD, WITHOUT_BF16
-from made_runs import join_ranks, leave_ranks, ran_by_ranks, small_recipe
+from made_runs import ran_by_ranks, small_recipe
 
 FP16 = small_recipe(precision="fp16", phase1__steps=10, phase2__steps=0, log_every=2)
 FP32 = small_recipe(precision="fp32", phase1__steps=3, phase2__steps=0)
@@ -41,7 +41,6 @@ def with_faults(steps: set[int]):
 
 def work_of_a_rank(number: int, folder: Path, made: Path) -> None:
     """A run in which one rank overflows twice, and runs that it stops, in fp16 and in fp32."""
-    join_ranks(number, 2, folder)
     source, scales, told = Corpus.open(made), [], []
 
     def kept(*arguments: object, **options: object) -> LossScale:
@@ -64,7 +63,6 @@ def work_of_a_rank(number: int, folder: Path, made: Path) -> None:
     fp32_products.largest_error = lambda name: 0.2
     chosen = device_of_run("cpu", "fp32", {}, folder).fp32_products
     torch.save({"state": state, "told": told, "chosen": chosen}, folder / f"{number}.pt")
-    leave_ranks()
 
 
 @pytest.fixture(scope="module")

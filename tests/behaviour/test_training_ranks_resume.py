@@ -22,7 +22,7 @@ from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.pretrain import Run, pretrain
-from made_runs import corpus, figures, join_ranks, leave_ranks, ran_by_ranks, small_recipe, weights
+from made_runs import corpus, figures, ran_by_ranks, small_recipe, weights
 
 RECIPE = small_recipe(
     phase1__steps=12, phase1__global_batch=24, phase2__steps=4, log_every=4, evaluate_every=6, model__hidden_dropout=0.1
@@ -60,7 +60,6 @@ def noting_drops(path: Path) -> Iterator[None]:
 
 def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
     """An unbroken run; a run that one rank is told to stop, and its resumption; a run that is refused."""
-    join_ranks(rank, 2, folder)
     source, told = Corpus.open(made), []
     with noting_drops(folder / f"dropped-{rank}.pt"):
         pretrain(RECIPE, source, folder / "unbroken")
@@ -82,7 +81,6 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
     stop.finish()
     told.append(ranks.by_first(lambda: f"said by {rank}"))
     (folder / f"told-{rank}.txt").write_text("\n".join(told), encoding="utf-8")
-    leave_ranks()
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from bertsmith.batches.order import Order
 from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
-from made_kills import Moment, drawing, ran
-from made_runs import corpus, figures, small_corpus, small_recipe, weights
+from made_kills import Moment, drawing
+from made_runs import corpus, figures, ran, small_corpus, small_recipe, weights
 
 # Some 140 to 190 instances an epoch, by the Python whose documentation they are of: the phase is in its third epoch or
 # later at its end, and lines come every three steps, so a stop falls between two.

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
-from made_runs import join_ranks, ran_by_ranks
+from made_runs import ran_by_ranks
 from made_steps import MODES, SHAPE, model_for, take_step
 
 RANKS, HALF = 2, torch.bfloat16
@@ -78,10 +77,8 @@ def counted(mode: str, compute: torch.dtype | None, sums: torch.dtype, micro_bat
 
 
 def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
-    join_ranks(rank, RANKS, folder)
     found = {key(case): {name: dict(each) for name, each in counted(*case).items()} for case in CASES}
     torch.save(found, folder / f"{rank}.pt")
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from bertsmith.model.flop import step_flop
 from bertsmith.training import run
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.run import micro_batch_tokens
-from made_runs import corpus, join_ranks, leave_ranks, ran_by_ranks, small_recipe, stopped_after
+from made_runs import corpus, ran_by_ranks, small_recipe, stopped_after
 
 BASE = BertConfig(vocab_size=30522)
 TINY = BertConfig(vocab_size=512, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48)
@@ -58,11 +58,9 @@ def test_a_sequence_always_fits_and_nothing_is_larger_than_asked_for(
 
 def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
     del made
-    join_ranks(rank, 2, folder)
     torch.set_num_threads(3 - rank)
     run.this_processor = lambda: Processor("Linux", features=frozenset({"avx512"} if rank else ()))
     (folder / f"found-{rank}").write_text(str(micro_batch_tokens(32768, BASE, 512, CPU)), encoding="utf-8")
-    leave_ranks()
 
 
 def test_all_ranks_have_that_of_the_slowest(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
@@ -21,7 +20,7 @@ from bertsmith.training.parallel.replicate import Replicated
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
 from made_pretraining import batch_of
-from made_runs import join_ranks, ran_by_ranks
+from made_runs import ran_by_ranks
 from made_steps import CPU, LENGTHS, MODES, check_close, dealt, model_for, part_of, weights_of
 
 KINDS = {"adamw": AdamW, "lamb": Lamb}
@@ -51,10 +50,8 @@ def trained(mode: str, kind: str, parts: list[list[int]]) -> tuple[dict[str, Ten
 
 
 def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
-    join_ranks(rank, 2, folder)
     found = {f"{mode} {kind}": trained(mode, kind, dealt(2, 2)[rank]) for mode in MODES for kind in KINDS}
     torch.save(found, folder / f"{rank}.pt")
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from bertsmith.training.parallel.replicate import Replicated
-from made_runs import join_ranks, ran_by_ranks
+from made_runs import ran_by_ranks
 
 WIDTH, DEPTH = 8, 5
 
@@ -41,7 +41,6 @@ def backward(model: torch.nn.Sequential, x: torch.Tensor, events: list[str], use
 
 
 def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
-    join_ranks(rank, 2, folder)
     found: dict[str, object] = {}
     events: list[str] = []
     dist.all_reduce = logged(events)
@@ -71,7 +70,6 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
         found[f"{name} after a fault"] = shared.finish()
         found[f"{name} sum with a fault"] = model[1].bias.grad.clone()
     torch.save(found, folder / f"{rank}.pt")
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from bertsmith.model.copies import _copies
@@ -19,7 +18,7 @@ from bertsmith.training.pretraining.inputs import to_inputs
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
 from made_pretraining import batch_of
-from made_runs import join_ranks, ran_by_ranks
+from made_runs import ran_by_ranks
 from made_steps import CPU, LENGTHS, MODES, SHAPE, check_close, dealt, model_for, part_of, take_step, weights_of
 
 COMPUTE = (None, torch.bfloat16, torch.float16)
@@ -71,7 +70,6 @@ def trained(mode: str, compute: torch.dtype | None, dropout: float, rank: int) -
 
 
 def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
-    join_ranks(rank, 2, folder)
     found: dict[str, object] = {}
     for kernels in (False, True):
         (library.load if kernels else library.unload)()
@@ -122,7 +120,6 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
         same,
     )
     torch.save(found, folder / f"{rank}.pt")
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
