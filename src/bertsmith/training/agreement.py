@@ -22,6 +22,7 @@ from bertsmith.base.ranks.together import named, together
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.optim.norms import in_shards
 from bertsmith.training.checkpoints import Position
+from bertsmith.training.checkpoints.state import state_of
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SHOWN, _LONGEST = 8, 40
@@ -89,14 +90,11 @@ def _differences(names: Sequence[str], first: Mapping[str, Any], theirs: Mapping
 
 
 def held(position: Position, model: nn.Module, optimizer: ClippedOptimizer, checkpoint: Path) -> dict[str, Any]:
-    """Position, and checksum of weights and moments, as this rank has read them from a step folder: facts for `agree`.
+    """Position, and checksum of model and optimizer, as this rank has read them from a step folder: facts for `agree`.
 
     Of sharded ones every rank holds a part of its own; there the files that it has read them from are compared.
     """
-    state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    for index, moments in optimizer.state_dict()["state"].items():
-        state |= {f"optimizer.{index}.{name}": tensor for name, tensor in moments.items()}
-    facts = {f"position.{name}": value for name, value in asdict(position).items()}
+    state, facts = state_of(model, optimizer), {f"position.{name}": each for name, each in asdict(position).items()}
     sharded = any(map(in_shards, state.values()))
     return {**facts, "weights": _text_of(checkpoint) if sharded else checksum(state)}
 

@@ -160,11 +160,13 @@ class Trainer:
             Progress(stage.name, None if stage.pace else stage.steps, "steps") as progress,
         ):
             progress.skip(self.position.stage_step)
-            self._save_and_leave = lambda: self._evaluate_and_save(
-                stage, previous, lambda: meter.state(loader.waited_seconds)
-            )
+
+            def evaluate_and_save() -> float:
+                return self._evaluate_and_save(stage, previous, lambda: meter.state(loader.waited_seconds))
+
+            self._save_and_leave = evaluate_and_save
             if self.position.unmeasured:
-                meter.pause(self._evaluate_and_save(stage, None, lambda: meter.state(loader.waited_seconds)))
+                meter.pause(evaluate_and_save())
             for step in () if self._ends(stage) else loader:
                 rate = stage.learning_rate(step.number + 1)
                 verdict = self._step(stage, step, meter, rate)
@@ -178,7 +180,7 @@ class Trainer:
                         self._refuse_non_finite(stage, previous)
                         note = self._log(stage, meter, rate, loader.waited_seconds)
                     progress.advance(1, note)
-                meter.pause(self._evaluate_and_save(stage, previous, lambda: meter.state(loader.waited_seconds)))
+                meter.pause(evaluate_and_save())
                 if self._ends(stage):
                     break
         self._save_and_leave = nothing

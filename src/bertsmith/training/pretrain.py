@@ -22,11 +22,7 @@ from bertsmith.training.checkpoints import Best, load_best
 from bertsmith.training.loop import Cadence
 from bertsmith.training.parallel import is_sharded, replicate, shard, whole
 from bertsmith.training.pretraining.compiled import CompiledStep, Graphs, choose_compiled
-from bertsmith.training.pretraining.continued import (
-    SideBySide,
-    facts_of,
-    tell_forgetting,
-)
+from bertsmith.training.pretraining.continued import SideBySide, facts_of, tell_forgetting
 from bertsmith.training.pretraining.distil import DistilledPretraining
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.phases import check_steps, run_phases

@@ -27,25 +27,14 @@ from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.recipes.loader import recipe_of
 from bertsmith.recipes.schema import Distillation, ModelShape, Pairs, Recipe
-from bertsmith.training.pretraining.continued import (
-    Figures,
-    check_old,
-    own_figures,
-)
+from bertsmith.training.pretraining.continued import Figures, check_old, own_figures
 from bertsmith.training.pretraining.distil import DistilledPretraining, Teaching
 from bertsmith.training.pretraining.fitting import fitting_tokens
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.start import fit_vocabulary
-from bertsmith.training.pretraining.teacher import (
-    TeachingSettings,
-    check_teacher,
-    take_layers,
-    teaching_of,
-)
+from bertsmith.training.pretraining.teacher import TeachingSettings, check_teacher, take_layers, teaching_of
 from bertsmith.training.records.sinks import Outputs
-from bertsmith.training.run import (
-    micro_batch_tokens,
-)
+from bertsmith.training.run import micro_batch_tokens
 from bertsmith.training.run_folder import model_identity, settings_identity
 from bertsmith.training.shape import check_positions, config_of, refuse_auto_of_shards, shaped_as
 from bertsmith.weights.huggingface import load_pretraining_model, model_folder, read_config
@@ -65,8 +54,6 @@ FREE_FIELDS = (
     "keep",
     "keep_every",
 )
-
-
 # Fields that came later, and what versions without them did: their runs do not name them, and are resumed.
 _LATER_FIELDS = {
     "recipe.gradient_sums": "fp32",
@@ -78,8 +65,6 @@ _LATER_FIELDS = {
     **{f"recipe.{phase}.schedule": "polynomial" for phase in ("phase1", "phase2")},
     **{f"recipe.{phase}.decay_share": 0.1 for phase in ("phase1", "phase2")},
 }
-
-
 CPU_TOKENS = 8192
 """More tokens of a micro-batch gain nothing on a CPU."""
 
@@ -213,7 +198,7 @@ def teaching_for(work: Work, model: PretrainingModel, device: Device) -> Teachin
 
 def _identity(recipe: Recipe, corpus: Corpus, init_from: Path | None, teacher: Path | None) -> dict[str, Any]:
     """All that decides what a run comes to. Of a run that starts from a model, the recipe's own shape does not."""
-    start = {} if init_from is None else model_identity(Path(init_from), "init_from")
+    start = {} if init_from is None else model_identity(init_from, "init_from")
     free = {*FREE_FIELDS}
     if _start(recipe, init_from, teacher) is not None:
         free |= {f"model.{name}" for name in asdict(recipe.model)}

@@ -7,9 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from bertsmith.base.ranks import rank, sum_over_ranks, world_size
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.distillation.losses import hidden_sum, relation_sum
 from bertsmith.model.distillation.maps import maps_of
@@ -18,7 +17,7 @@ from bertsmith.model.encoder import Encoder
 from bertsmith.model.losses import Forward, LossSum
 from bertsmith.model.pretraining import PretrainInputs, PretrainLosses
 from bertsmith.training.objective import figures_of, nothing
-from bertsmith.training.pretraining.evaluate import FIGURES, held_out_figures, means
+from bertsmith.training.pretraining.evaluate import FIGURES, held_out_figures, means, summed
 from bertsmith.training.pretraining.inputs import flop_of, to_inputs
 from bertsmith.training.pretraining.objective import Pretraining
 
@@ -119,32 +118,25 @@ class DistilledPretraining(Pretraining):
         names, weights = self._of_teacher, self.teaching.weights
         if not names:
             return super().evaluate(held_out, between)
-        training = self.model.training
-        self.model.eval()
         letters = torch.from_numpy(self.alphabetic).to(self.device)
-        sums = torch.zeros(FIGURES + 3 * len(names), device=self.device, dtype=torch.float64)
-        try:
-            for first in range(0, len(held_out), world_size()):
-                between()
-                for batch in held_out[first + rank() : first + rank() + 1]:
-                    inputs = to_inputs(batch, self.device)
-                    with self._recorded() as ours:
-                        if self.predicts:
-                            sums[:FIGURES] += held_out_figures(self.model.scores(inputs), inputs, letters)
-                        else:
-                            self._encode(inputs)
-                    found = self._compared(ours, inputs, batch)
-                    sums[FIGURES:] += figures_of([found[name] for name in names])
-        finally:
-            self.model.train(training)
-        sums = sum_over_ranks(sums)
-        losses, counts = sums[FIGURES:].view(-1, 3).T[:2].tolist()
-        figures = {
-            f"{n}_loss": weights[n] * x / max(count, 1) for n, x, count in zip(names, losses, counts, strict=True)
-        }
+        nothing_predicted = torch.zeros(FIGURES, device=self.device)
+
+        def figures(batch: PretrainBatch) -> Tensor:
+            inputs, own = to_inputs(batch, self.device), nothing_predicted
+            with self._recorded() as ours:
+                if self.predicts:
+                    own = held_out_figures(self.model.scores(inputs), inputs, letters)
+                else:
+                    self._encode(inputs)
+            found = self._compared(ours, inputs, batch)
+            return torch.cat([own, figures_of([found[name] for name in names])])
+
+        sums = summed(self.model, held_out, figures, FIGURES + 3 * len(names), self.device, between)
+        of_teacher = zip(names, sums[FIGURES::3], sums[FIGURES + 1 :: 3], strict=True)
+        losses = {f"{name}_loss": weights[name] * loss / max(count, 1) for name, loss, count in of_teacher}
         if not self.predicts:
-            return figures
-        return {**self.record(means(sums[:FIGURES].tolist()), held_out), **figures}
+            return losses
+        return {**self.record(means(sums[:FIGURES]), held_out), **losses}
 
     def training_line(self, record: Mapping[str, float]) -> str:
         own = super().training_line(record) if self.predicts else f"loss {record['loss']:.3f}"

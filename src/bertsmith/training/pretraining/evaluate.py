@@ -115,29 +115,43 @@ def evaluate(
     batches: all of them, on every rank. alphabetic: bool[V], the pieces that are letters only. compiled: runs `model`,
     where it is compiled. between: as of `Objective.evaluate`. The model's training mode is left as it was.
     """
-    training = model.training
-    model.eval()
     letters = torch.from_numpy(alphabetic).to(device)
-    sums = torch.zeros(FIGURES, device=device, dtype=torch.float64)
 
     def figures(batch: PretrainBatch) -> Tensor:
+        if compiled is not None:
+            return compiled.held_out(batch, letters)
         inputs = to_inputs(batch, device)
         return held_out_figures(model.scores(inputs), inputs, letters)
 
+    return means(summed(model, batches, figures, FIGURES, device, between))
+
+
+def summed(
+    model: PretrainingModel,
+    batches: Sequence[PretrainBatch],
+    figures: Callable[[PretrainBatch], Tensor],
+    count: int,
+    device: torch.device,
+    between: Callable[[], None],
+) -> list[float]:
+    """So many `figures` of each batch, added up over all ranks: each runs the model, in evaluation mode, over its share
+    of the batches. between: as of `Objective.evaluate`."""
+    sums = torch.zeros(count, device=device, dtype=torch.float64)
+    training = model.training
+    model.eval()
     try:
         for first in range(0, len(batches), world_size()):
             between()
             place = first + rank()
             if place < len(batches):
-                batch = batches[place]
-                sums += compiled.held_out(batch, letters) if compiled else figures(batch)
+                sums += figures(batches[place])
             elif is_sharded(model):
                 # Others have one batch more, for which all gather; what this rank computes meanwhile does not count.
                 figures(batches[0])
     finally:
         reshard(model)
         model.train(training)
-    return means(sum_over_ranks(sums).tolist())
+    return sum_over_ranks(sums).tolist()
 
 
 def held_out_figures(scores: tuple[Tensor, Tensor | None], inputs: PretrainInputs, letters: Tensor) -> Tensor:

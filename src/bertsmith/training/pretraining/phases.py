@@ -179,7 +179,19 @@ def phase_stage(
         label=number,
         steps=steps_at_most,
         learning_rate=schedule_of(phase) if pace is None else partial(_timed_rate, phase, pace),
-        loader=_loader_from(recipe, replace(phase, steps=steps_at_most), order, masking, shapes, wait_for),
+        loader=lambda done: Loader(
+            order,
+            global_batch=phase.global_batch,
+            masking=masking,
+            micro_batch_tokens=budget_of(recipe),
+            rank=ranks.rank(),
+            ranks=ranks.world_size(),
+            start_step=done,
+            stop_step=steps_at_most,
+            workers=recipe.loader_workers,
+            shapes=shapes,
+            wait_for=wait_for,
+        ),
         held_out=held_out.texts(phase.sequence_length),
         # NVIDIA's second phase restarts LAMB's bias correction and keeps its moments.
         begin=lambda trainer: trainer.optimizer.reset_step_count(),
@@ -231,32 +243,6 @@ def _shapes(recipe: Recipe, phase: Phase, order: Order, masking: MaskingSettings
         f"{' (of the highest rate)' if masking.final_rate else ''}; tokens will fill {shapes.expected_fill:.1%} of it"
     )
     return shapes
-
-
-def _loader_from(
-    recipe: Recipe,
-    phase: Phase,
-    order: Order,
-    masking: MaskingSettings,
-    shapes: FixedShapes | None,
-    wait_for: WaitFor | None,
-) -> Callable[[int], Loader]:
-    def loader(done: int) -> Loader:
-        return Loader(
-            order,
-            global_batch=phase.global_batch,
-            masking=masking,
-            micro_batch_tokens=budget_of(recipe),
-            rank=ranks.rank(),
-            ranks=ranks.world_size(),
-            start_step=done,
-            stop_step=phase.steps,
-            workers=recipe.loader_workers,
-            shapes=shapes,
-            wait_for=wait_for,
-        )
-
-    return loader
 
 
 def _spread(recipe: Recipe) -> float:

@@ -1,6 +1,6 @@
 """`events.jsonl`: what happened to a run, beside its figures. A record a line, with `kind` and `step`:
 
-environment     what the run was started on, at its start and at each resume (`training.environment`)
+environment     what the run was started on, at its start and at each resume (`environment`)
 warning, error  a `message` as it was logged; the error is one that ended the run
 
 A line is written when it happens and stays when the run is resumed from an earlier step; what happens again in the same

@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import whole_folder
-from bertsmith.base.log import say, warn
+from bertsmith.base.log import counted, say, warn
 from bertsmith.base.tables import aligned
 
 WARM_UP = 3
@@ -40,8 +40,7 @@ class Trace:
     def close(self) -> None:
         """Ends a profile that has fewer steps than it was to have, because the run ends."""
         if self._taken <= WARM_UP:
-            what = f"nothing was profiled: the run took {self._taken} steps, and the first {WARM_UP} are left out"
-            warn(what)
+            warn(f"nothing was profiled: the run took {counted(self._taken, 'step')}, and {WARM_UP} are left out first")
             if self._profiler is not None:
                 self._profiler.stop()
         elif self._profiler is not None:
