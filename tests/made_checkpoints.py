@@ -18,7 +18,7 @@ from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
-from bertsmith.training.checkpoints import Position
+from bertsmith.training.checkpoints import Position, load_checkpoint, newest_whole
 from bertsmith.training.checkpoints.saver import Saver
 
 STATE = "training-state.safetensors"
@@ -60,6 +60,11 @@ def written(run: Path, position: Position, model: PretrainingModel, optimizer: L
     with Saver(run, keep) as saver:
         saver.save(position, model, optimizer)
         saver.wait()
+
+
+def loaded(run: Path, model: PretrainingModel, optimizer: Lamb) -> Position:
+    """Restores the newest whole checkpoint."""
+    return load_checkpoint(newest_whole(run), model, optimizer)
 
 
 def flip(path: Path, place: float = 0.7) -> None:

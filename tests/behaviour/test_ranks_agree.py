@@ -129,20 +129,16 @@ def old_listings(rank: Rank, patch: pytest.MonkeyPatch) -> None:
         rank.trains("old listing", resume=True)
     load = run.load_checkpoint
 
-    def loading(folder: Path, *rest: Any) -> Any:
-        *others, named = rest
-        return load(folder, *others, rank.folder / "unlike" / named.name if rank.number == 1 else named)
+    for name, other in (("other checkpoint", "unlike"), ("no checkpoint", "gone")):
 
-    def lacking(folder: Path, *rest: Any) -> Any:
-        *others, named = rest
-        return load(folder, *others, rank.folder / "gone" / named.name if rank.number == 1 else named)
+        def loading(folder: Path, *rest: Any, other: str = other) -> Any:
+            return load(rank.folder / other / folder.name if rank.number == 1 else folder, *rest)
 
-    for name, fault in (("other checkpoint", loading), ("no checkpoint", lacking)):
         if rank.number == 0:
             shutil.rmtree(out / "model", ignore_errors=True)
         together(lambda: None)
         with patch.context() as inner:
-            inner.setattr(run, "load_checkpoint", fault)
+            inner.setattr(run, "load_checkpoint", loading)
             rank.trains(name, resume=True)
 
 

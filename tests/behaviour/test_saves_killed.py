@@ -17,10 +17,10 @@ sys.path[:0] = {path!r}
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from bertsmith.training.checkpoints import Best, Position, load_best, load_checkpoint, step_folders
+from bertsmith.training.checkpoints import Best, Position, load_best, step_folders
 from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.run_folder import RunFacts, claim
-from made_checkpoints import made
+from made_checkpoints import made, loaded
 
 runs, wanted, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 draw = random.Random(seed)
@@ -53,7 +53,7 @@ while in_saves < wanted:
     os.waitpid(child, 0)
     half = [each.name for each in run.iterdir() if each.name.startswith(".")]
     in_saves += bool(half)
-    position = load_checkpoint(run, model, optimizer)
+    position = loaded(run, model, optimizer)
     assert position.step >= int(there.name[5:]), (position, there)
     assert all(float(each.min()) == float(each.max()) == position.step for each in model.parameters())
     if position.best is not None:

@@ -15,12 +15,12 @@ from torch.distributed.tensor import DTensor
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
-from bertsmith.training.checkpoints import Best, Position, load_best, load_checkpoint
+from bertsmith.training.checkpoints import Best, Position, load_best
 from bertsmith.training.checkpoints import saver as saver_module
 from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.checkpoints.state import state_of
 from bertsmith.training.parallel import fill_from_whole, whole
-from made_checkpoints import made, written
+from made_checkpoints import loaded, made, written
 from made_runs import ran_by_ranks
 
 POSITION = Position(7, 2, 3, 1234, since_log=[0.5, 2.0], best=Best(0.25, 7))
@@ -78,7 +78,7 @@ def work_of_a_rank(rank: int, folder: Path, _: Path) -> None:
     dist.barrier()
     for source in ("sharded", "single"):
         model, optimizer = sharded(seed=2)
-        assert load_checkpoint(folder / source, model, optimizer) == POSITION
+        assert loaded(folder / source, model, optimizer) == POSITION
         for name, tensor in state_of(model, optimizer).items():
             assert torch.equal(whole(tensor), values(name, tensor.shape)), (source, name)
         other, _ = sharded(seed=3)
@@ -106,7 +106,7 @@ def test_two_ranks_that_hold_parts_write_what_one_process_writes(folder: Path) -
 
 def test_one_process_resumes_what_two_ranks_saved(folder: Path) -> None:
     model, optimizer = made(seed=5)
-    assert load_checkpoint(folder / "sharded", model, optimizer) == POSITION
+    assert loaded(folder / "sharded", model, optimizer) == POSITION
     for name, tensor in state_of(model, optimizer).items():
         assert torch.equal(tensor, values(name, tensor.shape)), name
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from bertsmith.training.checkpoints import Position, load_checkpoint
+from bertsmith.training.checkpoints import Position
 from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.checkpoints.state import state_of
-from made_checkpoints import made
+from made_checkpoints import loaded, made
 
 
 def test_a_save_waits_for_nothing_and_later_updates_do_not_change_it(tmp_path: Path) -> None:
@@ -32,6 +32,6 @@ def test_a_save_waits_for_nothing_and_later_updates_do_not_change_it(tmp_path: P
         finally:
             torch.cuda.set_sync_debug_mode("default")
         saver.wait()
-    assert load_checkpoint(tmp_path, model, optimizer) == Position(2, 1, 2)
+    assert loaded(tmp_path, model, optimizer) == Position(2, 1, 2)
     for name, tensor in state_of(model, optimizer).items():
         assert torch.equal(tensor.cpu(), expected[name]), name

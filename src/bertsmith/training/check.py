@@ -308,7 +308,7 @@ def _saved_and_read(
         state = {name: each.cpu().clone() for name, each in state_of(objective.model, optimizer).items()}
         write_step(Path(folder), Position(step=1), state)
         written = time.perf_counter()
-        load_checkpoint(Path(folder), objective.model, optimizer, step_folder(Path(folder), 1))
+        load_checkpoint(step_folder(Path(folder), 1), objective.model, optimizer)
         read = time.perf_counter()
         found = state_of(objective.model, optimizer)
         wrong = [name for name in state if not torch.equal(state[name], found[name].cpu())]

@@ -147,10 +147,8 @@ def resume_position(checkpoint: Path | None, model: nn.Module, optimizer: Clippe
     """
     if checkpoint is None:
         return None
-    run = checkpoint.parent
-    found = together(lambda: load_checkpoint(run, model, optimizer, checkpoint))
-    assert found is not None
-    position = found.without_bests(ranks.by_first(lambda: lost_bests(run, found)))
+    found = together(lambda: load_checkpoint(checkpoint, model, optimizer))
+    position = found.without_bests(ranks.by_first(lambda: lost_bests(checkpoint.parent, found)))
     agree(lambda: held(position, model, optimizer, checkpoint))
     say(f"resuming after step {position.step:,}")
     return position

@@ -26,7 +26,7 @@ from bertsmith.training.checkpoints import (
 )
 from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.run_folder import RunFacts, check_same_run, claim
-from made_checkpoints import DAMAGES, STATE, flip, made, same, update, written
+from made_checkpoints import DAMAGES, STATE, flip, loaded, made, same, update, written
 
 
 def save(run: Path, step: int, seed: int = 0, keep: int = 2, best: Best | None = None) -> PretrainingModel:
@@ -40,7 +40,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     position = Position(7, 2, 3, 12_345, since_log=[0.1, 2 / 3, 1e-17])
     written(tmp_path, position, model, optimizer)
     other, fresh = made(seed=4)
-    assert load_checkpoint(tmp_path, other, fresh) == position
+    assert loaded(tmp_path, other, fresh) == position
     assert same(model, other)
     for each in ((model, optimizer), (other, fresh)):
         update(*each, seed=9)
@@ -49,9 +49,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
 
 
 def test_nothing_to_load_is_none(tmp_path: Path) -> None:
-    model, optimizer = made()
-    assert load_checkpoint(tmp_path, model, optimizer) is None
-    assert load_checkpoint(tmp_path / "nowhere", model, optimizer) is None
+    assert newest_whole(tmp_path) is newest_whole(tmp_path / "nowhere") is None
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
@@ -61,9 +59,7 @@ def test_the_newest_are_kept_and_the_last_is_loaded(tmp_path: Path, keep: int) -
         assert len(step_folders(tmp_path)) == min(number, keep)
     names = [each.name for each in step_folders(tmp_path)]
     assert names == ["step-00000010", "step-00000015", "step-99999999"][-keep:]
-    loaded = load_checkpoint(tmp_path, *made())
-    assert loaded is not None
-    assert loaded.step == 99_999_999
+    assert loaded(tmp_path, *made()).step == 99_999_999
 
 
 def test_what_was_just_written_is_never_pruned(tmp_path: Path) -> None:
@@ -100,7 +96,7 @@ def test_a_full_disk_leaves_the_older_one(tmp_path: Path, monkeypatch: pytest.Mo
         assert [each.name for each in step_folders(tmp_path)] == ["step-00000005"]
         assert sorted(each.name for each in tmp_path.iterdir()) == ["step-00000005"]
     model, optimizer = made(seed=8)
-    assert load_checkpoint(tmp_path, model, optimizer) == Position(5, 1, 5, 500)
+    assert loaded(tmp_path, model, optimizer) == Position(5, 1, 5, 500)
     assert same(model, older)
 
 
@@ -116,7 +112,7 @@ def test_a_damaged_one_is_named_and_set_aside_and_the_one_before_is_taken(
     save(tmp_path, 10, seed=2)
     DAMAGES[damage](tmp_path / "step-00000010" / name)
     model, optimizer = made()
-    assert load_checkpoint(tmp_path, model, optimizer) == Position(5, 1, 5, 500)
+    assert loaded(tmp_path, model, optimizer) == Position(5, 1, 5, 500)
     assert same(model, before)
     (warned,) = [each.message for each in said.records if each.levelname == "WARNING"]
     assert "step-00000010 is damaged, so step-00000005 is taken" in warned
@@ -129,7 +125,7 @@ def test_a_damaged_one_is_named_and_set_aside_and_the_one_before_is_taken(
     assert [each.name for each in step_folders(tmp_path)] == ["step-00000005"]
     assert (tmp_path / "damaged-step-00000010").is_dir(), "nothing is thrown away"
     said.clear()
-    assert load_checkpoint(tmp_path, model, optimizer) == Position(5, 1, 5, 500)
+    assert loaded(tmp_path, model, optimizer) == Position(5, 1, 5, 500)
     assert not said.records, "what was set aside is not told again"
 
 
@@ -184,7 +180,7 @@ def test_where_none_is_whole_one_error_names_them_and_nothing_is_touched(tmp_pat
         flip(tmp_path / f"step-{step:08d}" / STATE)
     model, optimizer = made()
     with pytest.raises(BertsmithError, match="no checkpoint of this run is whole") as caught:
-        load_checkpoint(tmp_path, model, optimizer)
+        loaded(tmp_path, model, optimizer)
     assert "step-00000010, step-00000005" in caught.value.what
     assert caught.value.where == str(tmp_path / "step-00000010" / STATE)
     assert "remove them" in caught.value.fix
@@ -197,7 +193,7 @@ def test_one_whose_best_weights_are_damaged_is_not_whole(tmp_path: Path, damage:
     save(tmp_path, 10, seed=2, best=Best(0.6, 10))
     DAMAGES[damage](tmp_path / "best-00000010" / "weights.safetensors")
     model, optimizer = made()
-    position = load_checkpoint(tmp_path, model, optimizer)
+    position = loaded(tmp_path, model, optimizer)
     assert position == Position(5, 1, 5, 500, best=Best(0.5, 5))
 
 
@@ -217,8 +213,7 @@ def test_best_weights_that_all_refer_to_are_lost_where_the_run_can_do_without(
         newest_whole(tmp_path)
     assert caught.value.where == str(tmp_path / "best-00000005" / "weights.safetensors")
     assert newest_whole(tmp_path, needs_best=False) == tmp_path / "step-00000010"
-    position = load_checkpoint(tmp_path, *made(), tmp_path / "step-00000010")
-    assert position is not None
+    position = load_checkpoint(tmp_path / "step-00000010", *made())
     assert lost_bests(tmp_path, position) == [5]
     assert position.without_bests([5]) == Position(10, 1, 10, 1000)
     assert "best-00000005 is damaged, so the best weights up to now are lost" in said.text
@@ -248,13 +243,13 @@ def test_folders_of_versions_without_checksums_are_taken_without_a_word(
         save_file(load_file(path), path)
         (path.parent / "checksums.json").unlink()
     model, optimizer = made(seed=4)
-    assert load_checkpoint(tmp_path, model, optimizer) is not None
+    loaded(tmp_path, model, optimizer)
     assert same(model, before)
     assert not said.records
     path = tmp_path / "step-00000005" / STATE
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(BertsmithError, match="no checkpoint of this run is whole"):
-        load_checkpoint(tmp_path, model, optimizer)
+        loaded(tmp_path, model, optimizer)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"step": 5}', '{"stop": 1}', '{"step": "x", "phase": 1}'])
@@ -266,7 +261,7 @@ def test_a_position_that_is_none_is_named(tmp_path: Path, text: str) -> None:
     save_file(load_file(folder / STATE), folder / STATE)
     (folder / "checksums.json").unlink()
     with pytest.raises(BertsmithError, match="no checkpoint") as caught:
-        load_checkpoint(tmp_path, *made())
+        loaded(tmp_path, *made())
     assert "position.json" in caught.value.where
 
 
@@ -309,7 +304,7 @@ def test_one_of_another_model_is_named_and_nothing_is_loaded(tmp_path: Path, oth
     before = [each.clone() for each in model.parameters()]
     moments = [each.clone() for state in optimizer.state.values() for each in state.values()]
     with pytest.raises(BertsmithError, match="of another model") as caught:
-        load_checkpoint(tmp_path, model, optimizer)
+        loaded(tmp_path, model, optimizer)
     after = [each for state in optimizer.state.values() for each in state.values()]
     assert all(torch.equal(a, b) for a, b in zip(moments, after, strict=True))
     assert "encoder" in caught.value.what

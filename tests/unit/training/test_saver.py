@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import load_file
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.training.checkpoints import Best, Position, load_best, load_checkpoint, newest_whole, step_folders
+from bertsmith.training.checkpoints import Best, Position, load_best, newest_whole, step_folders
 from bertsmith.training.checkpoints import saver as module
 from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.checkpoints.state import Snapshot
-from made_checkpoints import STATE, made, same, update
+from made_checkpoints import STATE, loaded, made, same, update
 
 LONG = 120.0
 """Seconds that no machine is too busy for."""
@@ -78,7 +78,7 @@ def test_training_goes_on_while_it_is_written_and_changes_nothing_of_it(tmp_path
             update(model, optimizer, seed)
         held.open.set()
     other, fresh = made(seed=9)
-    assert load_checkpoint(tmp_path, other, fresh) == at(5)
+    assert loaded(tmp_path, other, fresh) == at(5)
     assert same(other, expected)
     assert not same(model, expected)
     assert [float(group["step"]) for group in fresh.param_groups] == [1.0, 1.0]
@@ -192,7 +192,7 @@ def test_best_weights_that_could_not_be_written_are_those_of_their_step(tmp_path
         saver.save(at(20, best), model, optimizer)
         saver.wait()
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith("best")] == ["best-00000005"]
-    assert load_checkpoint(tmp_path, *made()) == at(20, best)
+    assert loaded(tmp_path, *made()) == at(20, best)
     kept, _ = made(seed=9)
     load_best(tmp_path, best, kept)
     assert same(kept, expected)

@@ -99,17 +99,9 @@ def _aside(folder: Path) -> Path:
     return aside
 
 
-def load_checkpoint(
-    run: Path, model: nn.Module, optimizer: ClippedOptimizer, folder: Path | None = None
-) -> Position | None:
-    """Restores a step folder, the newest whole one unless it is named; None where the run has none.
-
-    Whole tensors are read one by one, and each rank takes its part of them. Raises BertsmithError, naming the tensors,
-    for a folder that does not fit the model, and for one that is damaged, as `newest_whole`.
-    """
-    folder = folder or newest_whole(run)
-    if folder is None:
-        return None
+def load_checkpoint(folder: Path, model: nn.Module, optimizer: ClippedOptimizer) -> Position:
+    """Restores a step folder. Whole tensors are read one by one, and each rank takes its part of them. Raises
+    BertsmithError, naming the tensors, for a folder that does not fit the model, and for one that is damaged."""
     position = read_position(folder)
     with opened_tensors(folder / STATE_FILE) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  not a mapping
