@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertsmith.base.layout import Layout, ranges
 from bertsmith.batches.packing import PretrainBatch
@@ -27,6 +29,33 @@ SHAPE = {
     "intermediate_size": 28,
     "max_position_embeddings": 32,
 }
+
+
+# Operators that hand a value of the device to the host, or whose result has a shape that the host must wait for.
+_ASKING = {"aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::masked_select", "aten::is_nonzero"}
+_ASKING |= {"aten::_unique2", "aten::unique_dim", "aten::equal", "aten::bincount"}
+
+
+class Operators(TorchDispatchMode):
+    """How often each operator runs, by its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Under any other mode PyTorch runs no compiled graph."""
+        return True
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.counts[func.name().split(".")[0]] += 1
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def asked(self) -> int:
+        """How many of them had the host wait for its device."""
+        return sum(self.counts[name] for name in _ASKING)
 
 
 class PlainSgd(torch.optim.SGD):

@@ -21,18 +21,16 @@ from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
-from bertsmith.recipes.loader import save_recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining import evaluate, objective
 from bertsmith.training.run_folder import Run
-from made_ranks import BERTSMITH, ended, srun, started
+from made_ranks import BERTSMITH, arguments, ended, processes, srun, started, wait_for_step
 from made_runs import (
     PATIENCE,
     blocks_drawing,
     figures,
     ran_by_ranks,
-    small_corpus,
     small_recipe,
     weights,
 )
@@ -41,38 +39,23 @@ from made_runs import (
 LONG = small_recipe(phase1__steps=1, phase1__global_batch=1500, phase2__steps=0)
 
 
-def start(folder: Path, out: str, *more: str) -> subprocess.Popen[str]:
-    recipe = folder / "recipe.yaml"
-    save_recipe(LONG, recipe)
-    call = ["pretrain", str(recipe), "--corpus", str(small_corpus()), "--out", str(folder / out), "--ranks", "2", *more]
-    return subprocess.Popen([sys.executable, "-m", "bertsmith", *call], stderr=subprocess.PIPE, text=True)
+def start(folder: Path, *more: str) -> subprocess.Popen[bytes]:
+    """Its log is `log`."""
+    call = arguments(LONG, folder, "--ranks", "2", *more)
+    return started([*BERTSMITH, *call], folder / "log", MARK=str(folder))
 
 
-def ranks_of(launcher: int) -> list[int]:
-    """The process numbers of the ranks, first to last."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        try:
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            environment = (entry / "environ").read_bytes().split(b"\0")
-        except (OSError, ValueError, IndexError):
-            continue
-        if parent == launcher:
-            found.update({int(each[5:]): int(entry.name) for each in environment if each.startswith(b"RANK=")})
-    return [found[rank] for rank in sorted(found)]
-
-
-def finished(process: subprocess.Popen[str], status: int = 0) -> str:
+def finished(process: subprocess.Popen[bytes], folder: Path, status: int = 0) -> str:
     """What it said, once it has ended with this status."""
-    said = process.communicate(timeout=240)[1]
-    assert process.returncode == status, said
+    found, said = ended(process), (folder / "log").read_text()
+    assert found == status, said
     return said
 
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("unbroken")
-    finished(start(folder, "run"))
+    finished(start(folder), folder)
     return Run(folder / "run")
 
 
@@ -82,16 +65,15 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_all_ranks_drop_the_unfinished_step_and_the_resumed_run_is_unbroken(
     whom: str, unbroken: Run, tmp_path: Path
 ) -> None:
-    process = start(tmp_path, "run")
-    metrics, end = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
-    while not (metrics.exists() and metrics.read_text()) and time.monotonic() < end and process.poll() is None:
-        time.sleep(0.01)
+    process = start(tmp_path)
+    wait_for_step(tmp_path / "run", 0, process)
     time.sleep(0.2)
-    os.kill(process.pid if whom == "the launcher" else ranks_of(process.pid)[1], signal.SIGTERM)
-    assert "stopped at step" in finished(process, 143)
+    second = processes(MARK=str(tmp_path), RANK="1")[0]
+    os.kill(process.pid if whom == "the launcher" else second, signal.SIGTERM)
+    assert "stopped at step" in finished(process, tmp_path, 143)
     assert (tmp_path / "run" / "stopped").exists()
     assert [each.name for each in step_folders(tmp_path / "run")] == ["step-00000000"]
-    finished(start(tmp_path, "run", "--resume"))
+    finished(start(tmp_path, "--resume"), tmp_path)
     resumed = Run(tmp_path / "run")
     assert not (tmp_path / "run" / "stopped").exists()
     assert figures(resumed) == figures(unbroken)

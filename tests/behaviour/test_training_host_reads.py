@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertsmith.base.ranks.shared_stop import SharedStop
 from bertsmith.corpus.shards import Corpus
@@ -30,37 +29,13 @@ from bertsmith.training.records.meters import Meter
 from bertsmith.training.step import train_step
 from made_pretraining import batch_of, fresh_model
 from made_runs import ran_by_ranks, small_corpus, small_recipe
-from made_steps import CPU, LENGTHS, MODES, SHAPE, check_close, model_for, part_of, take_step, weights_of
+from made_steps import CPU, LENGTHS, MODES, SHAPE, Operators, check_close, model_for, part_of, take_step, weights_of
 
-# Operators that hand a value of the device to the host, or whose result has a shape that the host must wait for.
-ASKING = {"aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::masked_select", "aten::is_nonzero"}
-ASKING |= {"aten::_unique2", "aten::unique_dim", "aten::equal", "aten::bincount"}
 STEPS = 4
 WATCHED = STEPS - 1
 OF_THE_MODEL = ("bertsmith.model.", "bertsmith.training.pretraining.inputs")
 STOP = ("bertsmith.base.ranks.shared_stop", "tolist")
 VERDICT = ("bertsmith.training.records.late_reading", "__float__")
-
-
-class Reads(TorchDispatchMode):
-    """How often each asking operator runs, and which others."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-        self.others: set[str] = set()
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """Under any other mode PyTorch runs no compiled graph."""
-        return True
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        name = func.name().split(".")[0]
-        if name in ASKING:
-            self.counts[name] += 1
-        self.others.add(name)
-        return func(*args, **(kwargs or {}))
 
 
 class HostReads(TorchFunctionMode):
@@ -113,14 +88,14 @@ def reads_of_steps(mode: str, parts: list[list[int]]) -> tuple[int, bool]:
     optimizer = Lamb(parameter_groups(model, 0.01), loss_scale=LossScale(initial=2.0))
     meter = Meter(CPU, PretrainLosses._fields)
     take_step(model, optimizer, parts)
-    with Reads() as reads:
+    with Operators() as reads:
         for _ in range(STEPS):
             optimizer.set_learning_rate(1e-3)
             sums = take_step(model, optimizer, parts)
             meter.add(sums, optimizer.gradient_norm)
             sound = optimizer.sound.float().view(1)
             LateReading(torch.cat([sound, 1 - sound if sums.faulty is None else sums.faulty]))
-    return reads.counts.total(), any("allreduce" in name or "reduce_scatter" in name for name in reads.others)
+    return reads.asked, any("allreduce" in name or "reduce_scatter" in name for name in reads.counts)
 
 
 def compiled_steps(parts: list[list[int]]) -> tuple[int, dict[str, torch.Tensor], int]:
@@ -134,7 +109,7 @@ def compiled_steps(parts: list[list[int]]) -> tuple[int, dict[str, torch.Tensor]
     batch = batch_of(LENGTHS, seed=5)
     counts = {"masked": len(batch.masked_labels), "next_sentence": len(LENGTHS)}
     micro_batches = [part_of(batch, each) for each in parts]
-    reads = Reads()
+    reads = Operators()
     for number in range(STEPS):
         optimizer.set_learning_rate(1e-2)
         arguments = (Pretraining(model, CPU), optimizer, micro_batches, counts, CPU, step_of)
@@ -143,7 +118,7 @@ def compiled_steps(parts: list[list[int]]) -> tuple[int, dict[str, torch.Tensor]
                 train_step(*arguments)
         else:
             train_step(*arguments)
-    return reads.counts.total(), weights_of(model), step_of.compilations
+    return reads.asked, weights_of(model), step_of.compilations
 
 
 def quarters(rank: int) -> list[list[int]]:
@@ -217,6 +192,6 @@ def test_a_read_in_the_loop_would_be_seen(
 
 
 def test_a_read_would_be_seen() -> None:
-    with Reads() as reads:
+    with Operators() as reads:
         bool(torch.ones(2).sum() > 1)
-    assert reads.counts.total() == 1
+    assert reads.asked == 1
