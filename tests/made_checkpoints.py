@@ -18,7 +18,7 @@ from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
-from bertsmith.training.checkpoints import Position, load_checkpoint, newest_whole
+from bertsmith.training.checkpoints import Position, load_checkpoint, newest_whole, step_folders
 from bertsmith.training.checkpoints.saver import Saver
 
 STATE = "training-state.safetensors"
@@ -65,6 +65,16 @@ def written(run: Path, position: Position, model: PretrainingModel, optimizer: L
 def loaded(run: Path, model: PretrainingModel, optimizer: Lamb) -> Position:
     """Restores the newest whole checkpoint."""
     return load_checkpoint(newest_whole(run), model, optimizer)
+
+
+def names(run: Path) -> list[str]:
+    """Of its step folders, oldest first."""
+    return [each.name for each in step_folders(run)]
+
+
+def warnings(said: pytest.LogCaptureFixture) -> list[str]:
+    """Those that were said, in order."""
+    return [each.message for each in said.records if each.levelname == "WARNING"]
 
 
 def flip(path: Path, place: float = 0.7) -> None:

@@ -18,12 +18,8 @@ from bertsmith.training.checkpoints import disk, step_folders
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.pretrain import Run, pretrain
-from made_checkpoints import DAMAGES, STATE, flip
+from made_checkpoints import DAMAGES, STATE, flip, names
 from made_runs import LENGTH, SAVING, corpus, figures, small_corpus, small_recipe, stopped_after, weights
-
-
-def names(folder: Path) -> list[str]:
-    return [each.name for each in step_folders(folder)]
 
 
 def test_saves_change_no_figure(unbroken: Run, tmp_path: Path) -> None:
@@ -35,11 +31,7 @@ def test_saves_change_no_figure(unbroken: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "damage"),
-    [
-        *((STATE, damage) for damage in DAMAGES),
-        *(("position.json", "a flipped bit"), ("position.json", "gone")),
-        *(("checksums.json", "cut"), ("checksums.json", "emptied"), ("checksums.json", "gone")),
-    ],
+    [(STATE, "a flipped bit"), ("position.json", "gone"), ("checksums.json", "cut")],
 )
 def test_from_the_one_before_a_damaged_one_the_run_is_unbroken(
     unbroken: Run, stopped: Path, tmp_path: Path, said: pytest.LogCaptureFixture, name: str, damage: str

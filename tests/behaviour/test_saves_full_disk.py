@@ -15,11 +15,11 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.recipes.loader import save_recipe
 from bertsmith.tasks.results import FinetuneResult
-from bertsmith.training.checkpoints import newest_whole, saver, step_folders
+from bertsmith.training.checkpoints import newest_whole, saver
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.pretrain import Run, pretrain
-from made_checkpoints import fill, small_disk
+from made_checkpoints import fill, names, small_disk, warnings
 from made_rows import QUICK, made_model, rows
 from made_runs import corpus, figures, small_corpus, small_recipe, weights
 
@@ -58,14 +58,6 @@ def after(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[Trainer], obje
 def command(folder: Path, run: Path) -> list[str]:
     save_recipe(RECIPE, folder / "recipe.yaml")
     return ["pretrain", str(folder / "recipe.yaml"), "--corpus", str(small_corpus()), "--out", str(run)]
-
-
-def warnings(said: pytest.LogCaptureFixture) -> list[str]:
-    return [each.message for each in said.records if each.levelname == "WARNING"]
-
-
-def names(run: Path) -> list[str]:
-    return [each.name for each in step_folders(run)]
 
 
 def test_training_continues_and_saves_again_when_there_is_space(

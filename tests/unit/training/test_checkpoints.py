@@ -26,7 +26,7 @@ from bertsmith.training.checkpoints import (
 )
 from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.run_folder import RunFacts, check_same_run, claim
-from made_checkpoints import DAMAGES, STATE, flip, loaded, made, same, update, written
+from made_checkpoints import DAMAGES, STATE, flip, loaded, made, names, same, update, warnings, written
 
 
 def save(run: Path, step: int, seed: int = 0, keep: int = 2, best: Best | None = None) -> PretrainingModel:
@@ -57,8 +57,7 @@ def test_the_newest_are_kept_and_the_last_is_loaded(tmp_path: Path, keep: int) -
     for number, step in enumerate((5, 10, 15, 99_999_999), 1):
         save(tmp_path, step, keep=keep)
         assert len(step_folders(tmp_path)) == min(number, keep)
-    names = [each.name for each in step_folders(tmp_path)]
-    assert names == ["step-00000010", "step-00000015", "step-99999999"][-keep:]
+    assert names(tmp_path) == ["step-00000010", "step-00000015", "step-99999999"][-keep:]
     assert loaded(tmp_path, *made()).step == 99_999_999
 
 
@@ -66,7 +65,7 @@ def test_what_was_just_written_is_never_pruned(tmp_path: Path) -> None:
     save(tmp_path, 40)
     for step in (5, 10, 15):
         save(tmp_path, step, keep=1)
-        assert [each.name for each in step_folders(tmp_path)] == [f"step-{step:08d}", "step-00000040"]
+        assert names(tmp_path) == [f"step-{step:08d}", "step-00000040"]
 
 
 @pytest.mark.parametrize("stray", ["step", "metrics.jsonl", "model", "corpus.json"])
@@ -93,7 +92,7 @@ def test_a_full_disk_leaves_the_older_one(tmp_path: Path, monkeypatch: pytest.Mo
             with pytest.raises(BertsmithError, match="No space left") as caught:
                 save(tmp_path, 10, seed=1)
             assert "step-00000010" in caught.value.where
-        assert [each.name for each in step_folders(tmp_path)] == ["step-00000005"]
+        assert names(tmp_path) == ["step-00000005"]
         assert sorted(each.name for each in tmp_path.iterdir()) == ["step-00000005"]
     model, optimizer = made(seed=8)
     assert loaded(tmp_path, model, optimizer) == Position(5, 1, 5, 500)
@@ -114,7 +113,7 @@ def test_a_damaged_one_is_named_and_set_aside_and_the_one_before_is_taken(
     model, optimizer = made()
     assert loaded(tmp_path, model, optimizer) == Position(5, 1, 5, 500)
     assert same(model, before)
-    (warned,) = [each.message for each in said.records if each.levelname == "WARNING"]
+    (warned,) = warnings(said)
     assert "step-00000010 is damaged, so step-00000005 is taken" in warned
     where = tmp_path / "step-00000010"
     if name == "checksums.json" and damage == "a flipped bit":  # in a checksum: it cannot be said which one is right
@@ -122,7 +121,7 @@ def test_a_damaged_one_is_named_and_set_aside_and_the_one_before_is_taken(
         assert str(where) in warned
     else:
         assert str(where / name) in warned
-    assert [each.name for each in step_folders(tmp_path)] == ["step-00000005"]
+    assert names(tmp_path) == ["step-00000005"]
     assert (tmp_path / "damaged-step-00000010").is_dir(), "nothing is thrown away"
     said.clear()
     assert loaded(tmp_path, model, optimizer) == Position(5, 1, 5, 500)
@@ -184,7 +183,7 @@ def test_where_none_is_whole_one_error_names_them_and_nothing_is_touched(tmp_pat
     assert "step-00000010, step-00000005" in caught.value.what
     assert caught.value.where == str(tmp_path / "step-00000010" / STATE)
     assert "remove them" in caught.value.fix
-    assert [each.name for each in step_folders(tmp_path)] == ["step-00000005", "step-00000010"]
+    assert names(tmp_path) == ["step-00000005", "step-00000010"]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -228,8 +227,8 @@ def test_damaged_best_weights_cost_no_steps_where_the_run_can_do_without(
     save(tmp_path, 10, best=Best(0.6, 10))
     flip(tmp_path / "best-00000010" / "weights.safetensors")
     assert newest_whole(tmp_path, needs_best=False) == tmp_path / "step-00000010"
-    names = ["best-00000005", "damaged-best-00000010", "step-00000005", "step-00000010"]
-    assert sorted(each.name for each in tmp_path.iterdir()) == names
+    left = ["best-00000005", "damaged-best-00000010", "step-00000005", "step-00000010"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == left
     assert "best-00000010 is damaged, so the best weights up to now are lost" in said.text
     assert "step-00000010 is damaged" not in said.text
 
@@ -270,7 +269,7 @@ def test_checkpoints_at_multiples_are_kept_for_good(tmp_path: Path) -> None:
     with Saver(tmp_path, keep=2, keep_every=4) as saver:
         for step in range(1, 12):
             saver.save(Position(step, 1, step), model, optimizer)
-    assert [each.name for each in step_folders(tmp_path)] == [f"step-{step:08d}" for step in (4, 8, 10, 11)]
+    assert names(tmp_path) == [f"step-{step:08d}" for step in (4, 8, 10, 11)]
 
 
 def test_best_weights_stay_as_long_as_a_checkpoint_refers_to_them(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from bertsmith.training.checkpoints import Best, Position, load_best, newest_who
 from bertsmith.training.checkpoints import saver as module
 from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.checkpoints.state import Snapshot
-from made_checkpoints import STATE, loaded, made, same, update
+from made_checkpoints import STATE, loaded, made, names, same, update, warnings
 
 LONG = 120.0
 """Seconds that no machine is too busy for."""
@@ -61,10 +61,6 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Gate]]:
 
 def at(step: int, best: Best | None = None) -> Position:
     return Position(step, 1, step, best=best)
-
-
-def warnings(said: pytest.LogCaptureFixture) -> list[str]:
-    return [each.message for each in said.records if each.levelname == "WARNING"]
 
 
 def test_training_goes_on_while_it_is_written_and_changes_nothing_of_it(tmp_path: Path, gate: Any) -> None:
@@ -126,7 +122,7 @@ def test_what_cannot_be_written_is_warned_about_once_and_tried_again(
     assert "training continues" in warned
     assert warned.endswith("kept: step-00000005")
     assert said.messages[-1] == "step-00000010 is written now"
-    assert [each.name for each in step_folders(tmp_path)] == ["step-00000010"]
+    assert names(tmp_path) == ["step-00000010"]
 
 
 def test_a_newer_save_takes_the_place_of_one_that_failed(
@@ -142,7 +138,7 @@ def test_a_newer_save_takes_the_place_of_one_that_failed(
                 threading.Event().wait(0.01)
     assert [each.split()[1] for each in warnings(said)] == ["step-00000005", "step-00000010"]
     assert "there is no checkpoint yet" in warnings(said)[0]
-    assert [each.name for each in step_folders(tmp_path)] == ["step-00000015"]
+    assert names(tmp_path) == ["step-00000015"]
 
 
 def test_what_is_waited_for_and_cannot_be_written_is_an_error(
@@ -257,7 +253,7 @@ def test_what_a_checkpoint_builds_on_is_on_the_disk_before_it(tmp_path: Path, sa
         for step in (5, 10):
             saver.save(at(step), model, optimizer)
     assert seen[:2] == [0, 1]
-    assert [each.name for each in step_folders(tmp_path)] == ["step-00000005"]
+    assert names(tmp_path) == ["step-00000005"]
     assert "step-00000010 could not be written: no line can be written (metrics.jsonl)" in warnings(said)[0]
 
 
