@@ -117,9 +117,8 @@ class Epochs:
         if self.files and self.keeps_indices:
             try:
                 self.files.write_index(index)
-            except BertsmithError as error:
-                what = "the epoch index was not saved and will be rebuilt at every start"
-                warn(f"{what}: {error.what} ({error.where})")
+            except (BertsmithError, OSError) as error:
+                warn(f"the epoch index was not saved and will be rebuilt at every start: {error}")
         return index
 
     def collected(self, number: int, advance: Callable[[int], None] = lambda tokens: None) -> EpochIndex:

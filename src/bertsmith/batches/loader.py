@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -90,24 +90,22 @@ class Loader:
     def close(self) -> None:
         """Ends the thread or the processes and the iteration. A second call does nothing."""
         self._steps.close()
-
-    def _start(self) -> Builders:
-        if not self.workers:
-            return BuilderThread(self._builder)
-        return BuilderProcesses(self._builder, self.workers)
+        self.order.close()  # where no step was asked for, nothing has closed it
 
     def _run(self) -> Generator[Step, None, None]:
         numbers = iter(range(self.start_step, self.stop_step))
         waiting: deque[Callable[[], Step]] = deque()
         start, finished = time.perf_counter(), False
-        builders = self._start()
+        builders: Builders = (
+            BuilderProcesses(self._builder, self.workers) if self.workers else BuilderThread(self._builder)
+        )
         try:
             if self.start_step < self.stop_step:
                 self._reach(self.start_step)
-            waiting.extend(self._submitted(builders, islice(numbers, _AHEAD * max(self.workers, 1))))
+            waiting.extend(map(builders.submit, islice(numbers, _AHEAD * max(self.workers, 1))))
             while waiting:
                 step = waiting.popleft()()
-                waiting.extend(self._submitted(builders, islice(numbers, 1)))
+                waiting.extend(map(builders.submit, islice(numbers, 1)))
                 self.waited_seconds += time.perf_counter() - start
                 self._log_epochs(step)
                 yield step
@@ -125,10 +123,6 @@ class Loader:
         if self.wait_for is not None:
             size = self.global_batch
             await_index(self.order, partial(self.order.reach, number * size, size), self.wait_for)
-
-    def _submitted(self, builders: Builders, numbers: Iterable[int]) -> Iterator[Callable[[], Step]]:
-        for number in numbers:
-            yield builders.submit(number)
 
     def _log_epochs(self, step: Step) -> None:
         if self.rank == 0:

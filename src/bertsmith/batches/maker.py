@@ -84,15 +84,16 @@ class Maker:
         context = multiprocessing.get_context("spawn")
         try:
             with without_main_module():
-                self._pipe, theirs = context.Pipe()
-                self._process = context.Process(target=_serve, args=(self._epochs, self._share, theirs), daemon=True)
-                self._process.start()
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_serve, args=(self._epochs, self._share, theirs), daemon=True)
+                process.start()
         except (OSError, AssertionError) as error:  # AssertionError: a daemonic process may not have children
             return self._give_up(f"no process for it could be started ({error})")
+        self._pipe, self._process = ours, process
         theirs.close()
         for epoch in self._waiting:
             self._send(epoch)
-        threading.Thread(target=self._listen, args=(self._pipe,), daemon=True, name="index ahead").start()
+        threading.Thread(target=self._listen, args=(ours,), daemon=True, name="index ahead").start()
 
     def _send(self, epoch: int | None) -> None:
         assert self._pipe is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
 from typing import Any
 
@@ -77,10 +78,9 @@ class Order:
         The indices of these epochs are there afterwards.
         """
         with self._lock:
-            epoch = 0
-            while self.epoch_start(epoch + 1) <= first:
-                epoch += 1
-            parts = []
+            while self._starts[-1] <= first:
+                self.epoch_start(len(self._starts))
+            epoch, parts = bisect_right(self._starts, first) - 1, []
             while count > 0:
                 begin, end = self.epoch_start(epoch), self.epoch_start(epoch + 1)
                 parts.append((epoch, first - begin, min(count, end - first)))

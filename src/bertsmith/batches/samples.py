@@ -83,18 +83,17 @@ def _all_shown(batch: PretrainBatch, tokenizer: Tokenizer) -> list[str]:
 
 def _shown(batch: PretrainBatch, sequence: int, tokenizer: Tokenizer) -> list[str]:
     """One sequence: a line about its labels, then each segment with its special pieces."""
-    begin, end = (int(edge) for edge in batch.layout.offsets[sequence : sequence + 2])
-    true = dict(zip(batch.masked_positions.tolist(), batch.masked_labels.tolist(), strict=True))
+    begin, end = batch.layout.offsets[sequence : sequence + 2].tolist()
+    masked = slice(*np.searchsorted(batch.masked_positions, (begin, end)))
+    true = dict(zip(batch.masked_positions[masked].tolist(), batch.masked_labels[masked].tolist(), strict=True))
     segments: tuple[list[str], list[str]] = ([], [])
-    predicted = 0
     for slot in range(begin, end):
         piece = tokenizer.pieces[batch.input_ids[slot]]
         if slot in true:
             piece = f"{{{piece}|{tokenizer.pieces[true[slot]]}}}"
-            predicted += 1
         segments[batch.token_type_ids[slot]].append(piece)
     label = int(batch.next_sentence_labels[sequence])
-    heading = f"  {end - begin} pieces, {predicted} of them to predict"
+    heading = f"  {end - begin} pieces, {len(true)} of them to predict"
     if label != IGNORED_LABEL:
         heading += f"; next sentence label {label}: {'B follows A' if label == IS_NEXT else 'B is random'}"
     lines = [heading]

@@ -81,8 +81,7 @@ class FixedShapes:
     @classmethod
     def around(cls, layouts: list[Layout], masked: list[int], longest: int) -> Self:
         """The smallest shape that holds all of these micro-batches (`masked` slots each)."""
-        tokens = max([tiles(layout.tokens) for layout in layouts], default=TILE)
-        tokens = max(tokens, TILE)
+        tokens = max([TILE, *(tiles(layout.tokens) for layout in layouts)])
         sequences = [layout.sequences + _filling_sequences(tokens - layout.tokens, longest) for layout in layouts]
         real = sum(layout.tokens for layout in layouts)
         fill = real / (tokens * len(layouts)) if layouts else 1.0

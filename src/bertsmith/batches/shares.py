@@ -65,7 +65,7 @@ class _Mark:
     def is_seen(self, folder: Path) -> bool:
         """Whether this process sees it. folder: the one that was asked for, as this process calls it."""
         with suppress(OSError):
-            return (self.path(folder)).exists()
+            return self.path(folder).exists()
         return False
 
     def path(self, folder: Path) -> Path:
@@ -80,11 +80,10 @@ def agree(folder: Path, gathered: Gathered) -> Share:
     closes its share; a warning says so.
     """
     mark = _marked(folder)
-    marks: list[_Mark | None] = gathered(mark)
-    seen = [number for number, each in enumerate(marks) if each is not None and each.is_seen(folder)]
-    seen.sort(key=lambda number: not _mark_of(marks, number).kept)
-    leader = seen[0] if seen else None
-    writes = mark is not None and leader is not None and (mark.kept or not _mark_of(marks, leader).kept)
+    marks: dict[int, _Mark] = {rank: each for rank, each in enumerate(gathered(mark)) if each is not None}
+    seen = (rank for rank, each in marks.items() if each.is_seen(folder))
+    leader = min(seen, key=lambda rank: not marks[rank].kept, default=None)
+    writes = mark is not None and leader is not None and (mark.kept or not marks[leader].kept)
     choices: list[tuple[int | None, bool]] = gathered((leader, writes))
     if mark is not None:  # all have looked for it
         with suppress(OSError):
@@ -95,9 +94,9 @@ def agree(folder: Path, gathered: Gathered) -> Share:
         )
         warn(what, of_all_ranks=True)
         return Share(None)
-    chosen = _mark_of(marks, leader)
+    chosen = marks[leader]
     writers = [number for number, choice in enumerate(choices) if choice == (leader, True)]
-    own = marks.index(mark) if writes else None
+    own = next(rank for rank, each in marks.items() if each == mark) if writes else None
     temporary = own == leader and not chosen.kept
     if temporary:
         warn(f"{folder} cannot be written to, so the order of instances is kept in {chosen.folder} until this run ends")
@@ -116,12 +115,6 @@ def _clear_leftovers(folder: Path) -> None:
             with suppress(OSError):  # another run may clear them too
                 if time.time() - path.stat().st_mtime > _LEFT_SECONDS:
                     path.unlink()
-
-
-def _mark_of(marks: Sequence[_Mark | None], number: int) -> _Mark:
-    mark = marks[number]
-    assert mark is not None
-    return mark
 
 
 def _marked(folder: Path) -> _Mark | None:

@@ -186,6 +186,17 @@ def test_what_no_process_can_do_is_said_and_done_when_it_is_needed(
     assert ours.ahead.in_foreground == [0, 1, 2, 3]
 
 
+def test_where_no_process_can_be_started_the_run_goes_on_and_ends_as_usual(
+    tmp_path: Path, expected: list[list[list[int]]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", refused)
+    assert run(order(tmp_path / "order", share=Share(tmp_path / "order"))) == expected
+    assert caplog.text.count("no process for it could be started") == 1
+
+
 def test_signals_to_the_whole_group_leave_the_process_alone_until_the_run_ends(
     tmp_path: Path, expected: list[list[list[int]]], caplog: pytest.LogCaptureFixture
 ) -> None:

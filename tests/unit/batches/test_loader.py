@@ -6,16 +6,19 @@ import multiprocessing
 import os
 import signal
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.locks import alone_in
 from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
+from bertsmith.batches.shares import Share
 from bertsmith.corpus.shards import Shard
 from made_shards import MemorySource, make_source
 
@@ -76,6 +79,16 @@ def test_a_process_hides_the_words_that_a_thread_hides_in_any_run_of_steps() -> 
 def test_no_step_is_no_work() -> None:
     with loader(steps=(4, 4)) as steps:
         assert list(steps) == []
+
+
+def test_a_loader_that_gave_no_step_leaves_the_order_to_others(tmp_path: Path) -> None:
+    order = Order(Epochs(make_source(), seed=1, phase=1, sequence_length=64, cache_folder=tmp_path))
+    order.build_ahead(Share(tmp_path), end=120)
+    with replace(loader(), order=order):
+        pass
+    assert order.epochs.files is not None
+    with alone_in(order.epochs.files.lock_folder) as alone:
+        assert alone
 
 
 def test_waiting_is_measured_and_work_done_meanwhile_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -159,13 +161,15 @@ def test_the_index_of_another_corpus_is_not_taken(tmp_path: Path) -> None:
     assert source.opened
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ETIMEDOUT])
 def test_where_the_index_cannot_be_kept_the_run_goes_on_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", refused)
     assert make_order(cache_folder=tmp_path / "deep").instances(0, 10)
     assert "epoch index was not saved" in caplog.text
+    assert os.strerror(number) in caplog.text
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
