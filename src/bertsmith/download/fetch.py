@@ -153,16 +153,13 @@ def fetch(
 def fetch_text(url: str, patience: Patience | None = None, most: int = 1 << 24) -> str:
     """A small text, in UTF-8. Raises BertsmithError as `fetch` does, and for more than `most` bytes."""
     patience = patience or Patience()
-
-    def read() -> bytes:
-        with _open(url, {}, patience) as response:
-            return b"".join(_blocks(response))[: most + 1]
-
     for failures in range(1, patience.attempts + 1):
         try:
-            raw = read()
+            with _open(url, {}, patience) as response:
+                raw, total = next(_blocks(response, most + 1), b""), _total(response)
             if len(raw) > most:
                 raise BertsmithError(f"this list of checksums is longer than {size(most)}", url, _LATER)
+            _check_end(len(raw), total)
             return raw.decode(errors="replace")
         except _Passing as problem:
             _wait(problem, failures, patience, url)
@@ -240,8 +237,12 @@ def _write(response: http.client.HTTPResponse, part: _Part, total: int | None, h
         for block in _blocks(response):
             file.write(block)
             progress.advance(len(block))
-    if total is not None and part.size < total:
-        raise _Passing(f"the connection was cut at {size(part.size)} of {size(total)}")
+    _check_end(part.size, total)
+
+
+def _check_end(have: int, total: int | None) -> None:
+    if total is not None and have < total:
+        raise _Passing(f"the connection was cut at {size(have)} of {size(total)}")
 
 
 def _open(url: str, headers: dict[str, str], patience: Patience) -> http.client.HTTPResponse:
@@ -272,6 +273,9 @@ def _open(url: str, headers: dict[str, str], patience: Patience) -> http.client.
         raise BertsmithError(f"the server answers {error.code} {error.reason}", url, fix) from error
     except urllib.error.URLError as error:
         raise _Passing(f"the server cannot be reached ({error.reason})") from error
+    except (ValueError, http.client.InvalidURL) as error:  # a host, a port or a letter that none has
+        fix = "correct --url; a letter beyond ASCII is written as its bytes, such as %C3%B6, and a space as %20"
+        raise BertsmithError(f"this address cannot be used ({error})", url, fix) from error
     except (OSError, http.client.HTTPException) as error:
         raise _Passing(f"the connection failed ({error!r})") from error
     if response.headers.get("Content-Encoding", "identity") != "identity":
@@ -280,9 +284,10 @@ def _open(url: str, headers: dict[str, str], patience: Patience) -> http.client.
     return response
 
 
-def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
+def _blocks(response: http.client.HTTPResponse, most: int = _BLOCK) -> Iterator[bytes]:
+    """What comes, in blocks of `most` bytes."""
     try:
-        while block := response.read(_BLOCK):
+        while block := response.read(most):
             yield block
     except (OSError, http.client.HTTPException) as error:
         raise _Passing(f"the connection was cut ({type(error).__name__})") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.download import fetch as fetch_module
-from bertsmith.download.fetch import Patience, Remote, fetch
+from bertsmith.download.fetch import Patience, Remote, fetch, fetch_text
 from made_server import Behaviour, serving
 
 BODY = hashlib.sha512(b"x").digest() * 40_000  # 2.5 MB: many blocks
@@ -151,6 +152,39 @@ def test_a_busy_server_is_asked_again_and_a_missing_file_is_not(server, tmp_path
     with pytest.raises(BertsmithError, match="503"):
         fetch(remote(url), tmp_path / "h", QUICK)
     assert names(tmp_path) == {"f"}
+
+
+@pytest.mark.parametrize("address", ["mirror.example/wörter", "exa mple/f", "mirror.example:port/f"])
+def test_an_address_that_none_can_have_is_said_and_not_asked_again(tmp_path, address):
+    with pytest.raises(BertsmithError, match="this address cannot be used") as raised:
+        fetch(Remote(f"http://{address}"), tmp_path / "f", QUICK)
+    assert "--url" in raised.value.fix
+
+
+def test_a_text_that_was_cut_off_is_asked_for_again(server):
+    url, how = server
+    how.files["/f"], how.cuts = b"a line\n" * 500, [500, 0]
+    assert fetch_text(f"{url}/f", QUICK) == "a line\n" * 500
+    assert len(how.asked) == 3
+    how.cuts = [500] * 3
+    with pytest.raises(BertsmithError, match=r"cut at 500 B of 3\.5 kB"):
+        fetch_text(f"{url}/f", QUICK)
+
+
+def test_no_more_of_a_text_is_read_than_it_may_have(server):
+    """Of one without end no byte would ever be looked at."""
+    url, _ = server
+    read, usual = [], http.client.HTTPResponse.read
+
+    def reading(self, *most):
+        read.append(usual(self, *most))
+        return read[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(http.client.HTTPResponse, "read", reading)
+        with pytest.raises(BertsmithError, match=r"longer than 1\.0 MB"):
+            fetch_text(f"{url}/f", QUICK, most=1_000_000)
+    assert sum(map(len, read)) == 1_000_001
 
 
 def test_a_redirect_is_followed_with_the_range(server, tmp_path):
