@@ -75,9 +75,10 @@ class Tokenizer:
 
     def with_vocabulary(self, pieces: Sequence[str]) -> Self:
         """A tokenizer of other pieces that treats text as this one does. Raises as `from_vocabulary`."""
-        state = self._state["normalizer"]
-        accents, chinese = state["strip_accents"], state["handle_chinese_chars"]
-        return type(self)(engine_from_vocabulary(pieces, self.lowercase, "the vocabulary", accents, chinese))
+        engine = engine_from_vocabulary(pieces, self.lowercase, "the vocabulary")
+        engine.normalizer = self.normalizer
+        engine.model.max_input_chars_per_word = self._state["model"]["max_input_chars_per_word"]
+        return type(self)(engine)
 
     def with_casing(self, lowercase: bool) -> Self:
         """A tokenizer of the same pieces and added tokens that lower-cases text and strips accents, or does neither."""

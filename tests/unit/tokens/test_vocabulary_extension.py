@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Engine
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.tally import Tally
@@ -90,6 +91,14 @@ def test_words_too_long_for_bert_are_counted_and_said(
         f"3 words longer than 100 characters, [UNK] to BERT, not counted for the vocabulary; such as {'ab' * 20}... "
         "(120 characters)"
     ) in caplog.text
+
+
+def test_another_vocabulary_treats_text_as_before() -> None:
+    state = json.loads(old().plain_json)
+    state["model"]["max_input_chars_per_word"] = 30
+    state["normalizer"] |= {"clean_text": False, "strip_accents": False, "handle_chinese_chars": False}
+    for tokenizer in (old(), Tokenizer(Engine.from_str(json.dumps(state)))):
+        assert tokenizer.with_vocabulary(tokenizer.pieces).sha256 == tokenizer.sha256
 
 
 def test_what_extends_nothing() -> None:
