@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from importlib import resources
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -86,7 +86,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, budg
         log.log_choice(flag(name), "no effect", why)
     missing = [name for name in FIELDS if name not in given and name not in flags]
     if missing:
-        values = [f"{name} {functools.reduce(getattr, name.split('.'), recipe)}" for name in missing]
+        values = [f"{name} {attrgetter(name)(recipe)}" for name in missing]
         log.say(f"recipe {where}: {len(missing)} fields are not given and keep their defaults ({', '.join(values)})")
     return recipe
 
@@ -138,7 +138,8 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
         what = "this is a folder, and not a recipe" if path.is_dir() else "this is neither a preset nor a file"
         raise BertsmithError(what, str(name_or_path), fix)
     try:
-        return str(path), path.read_text(encoding="utf-8")
+        with files.read_errors(path):
+            return str(path), path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise BertsmithError("this recipe is not UTF-8 text", path, "save it as UTF-8") from error
 

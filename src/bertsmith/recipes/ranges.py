@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.recipes.schema import Recipe
@@ -92,19 +92,11 @@ def validate(recipe: Recipe, origins: Mapping[str, str] | None = None) -> None:
     is out of range.
     """
     for name, limits in RANGES.items():
-        value = value_of(recipe, name)
+        value = attrgetter(name)(recipe)
         if value != "auto" and not limits.holds(value):
             raise _wrong(f"{name} is {value}", name, f"use a number {limits}", origins)
     for name, what, fix in _contradictions(recipe):
         raise _wrong(what, name, fix, origins)
-
-
-def value_of(recipe: Recipe, name: str) -> Any:
-    """The value of a field by its dotted name."""
-    value: Any = recipe
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
@@ -133,18 +125,17 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
             "both phases have 0 steps, so there is nothing to train",
             "set the steps of at least one phase",
         )
-    for phase in ("phase1", "phase2"):
-        length, steps = value_of(recipe, f"{phase}.sequence_length"), value_of(recipe, f"{phase}.steps")
-        warmup, decay = value_of(recipe, f"{phase}.warmup"), value_of(recipe, f"{phase}.decay_share")
-        if steps and value_of(recipe, f"{phase}.schedule") == "warmup_stable_decay" and warmup + decay > 1 + 1e-9:
-            what = f"{phase}.warmup {warmup} and {phase}.decay_share {decay} sum to more than 1"
-            yield f"{phase}.decay_share", what, "lower one of the two"
-        if steps and length > model.max_positions:
-            what = f"{phase}.sequence_length {length} is longer than model.max_positions {model.max_positions}"
-            yield f"{phase}.sequence_length", what, "shorten the sequences or raise model.max_positions"
-        budget = recipe.micro_batch_tokens
-        if steps and budget != "auto" and length > budget:
-            what = f"{phase}.sequence_length {length} is more than micro_batch_tokens {budget}"
+    budget = recipe.micro_batch_tokens
+    for number, phase in recipe.phases.items():
+        name, length, warmup, decay = f"phase{number}", phase.sequence_length, phase.warmup, phase.decay_share
+        if phase.schedule == "warmup_stable_decay" and warmup + decay > 1 + 1e-9:
+            what = f"{name}.warmup {warmup} and {name}.decay_share {decay} sum to more than 1"
+            yield f"{name}.decay_share", what, "lower one of the two"
+        if length > model.max_positions:
+            what = f"{name}.sequence_length {length} is longer than model.max_positions {model.max_positions}"
+            yield f"{name}.sequence_length", what, "shorten the sequences or raise model.max_positions"
+        if budget != "auto" and length > budget:
+            what = f"{name}.sequence_length {length} is more than micro_batch_tokens {budget}"
             yield "micro_batch_tokens", what, f"use at least {length}"
 
 

@@ -185,7 +185,8 @@ def _all_differ(values: Collection[Any]) -> bool:
 
 def _read_vocabulary(path: Path) -> Engine:
     try:
-        text = path.read_text(encoding="utf-8")
+        with files.read_errors(path):
+            text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise BertsmithError(f"this vocabulary is not UTF-8 text ({error})", path, _FIX) from error
     if text.startswith(_MARK):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.recipes.loader import FIELDS, load_recipe, presets, save_recipe
-from bertsmith.recipes.ranges import RANGES, validate, value_of
+from bertsmith.recipes.ranges import RANGES, validate
 from bertsmith.recipes.schema import Masking, ModelShape, Phase, Recipe
+from bertsmith.tokens.tokenizer import Tokenizer
 
 
 def write(path: Path, text: str) -> Path:
@@ -203,13 +205,28 @@ def test_a_recipe_that_is_not_text_is_said(tmp_path):
         load_recipe(tmp_path / "mine.yaml")
 
 
+def test_what_cannot_be_read_is_named(tmp_path, monkeypatch):
+    path, usual = write(tmp_path / "mine.yaml", "seed: 1"), Path.read_text
+
+    def read_text(self, *how, **more):
+        if self == path:
+            raise PermissionError(13, "Permission denied")
+        return usual(self, *how, **more)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    for read in (load_recipe, Tokenizer.load):  # of a file that is not JSON, a list of pieces
+        with pytest.raises(BertsmithError, match=r"cannot be read \(Permission denied\)") as caught:
+            read(path)
+        assert caught.value.where == str(path)
+
+
 def test_a_phase_without_steps_may_be_longer_than_the_model():
     recipe = load_recipe("bert-tiny", ["--phase2.steps", "0", "--model.max_positions", "128"])
     assert recipe.phase2.sequence_length == 512
 
 
 def test_every_number_has_a_range():
-    values = {name: value_of(Recipe(), name) for name in FIELDS}
+    values = {name: attrgetter(name)(Recipe()) for name in FIELDS}
     numbers = {name for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)}
     assert numbers == set(RANGES)
 
