@@ -188,6 +188,9 @@ def test_other_formats_and_names_get_a_clear_message(tmp_path):
     with pytest.raises(BertsmithError, match="this is a model folder already"):
         import_checkpoint(import_checkpoint(FOLDER, tmp_path / "model"), tmp_path / "again")
     (tmp_path / "empty").mkdir()
+    for name in ("vocabulary", "config"):
+        with pytest.raises(BertsmithError, match=f"{name} is of type list, which is no path"):
+            import_checkpoint(FOLDER, tmp_path / "again", **{name: [FOLDER]})
     with pytest.raises(BertsmithError, match="no checkpoint here"):
         import_checkpoint(tmp_path / "empty", tmp_path / "again")
 

@@ -82,7 +82,7 @@ def import_checkpoint(
 def _beside(what: str, folder: Path, named: str | Path | None, names: tuple[str, ...]) -> Path | None:
     """The file that the user names, else the first of `names` that lies in the checkpoint's folder; None without."""
     if named is not None:
-        return Path(named)
+        return files.as_path(named, what)
     found = next((folder / name for name in names if (folder / name).is_file()), None)
     if found is not None:
         log_choice(what, str(found), "found beside the checkpoint")

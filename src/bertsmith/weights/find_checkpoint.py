@@ -11,6 +11,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import log_choice
 from bertsmith.weights.stored import ARCHIVE, CONFIG_FILE, stored_files
+from bertsmith.weights.tensorflow.bundle import index_of
 from bertsmith.weights.tensorflow.table import is_table
 
 _PART = re.compile(r"(?P<prefix>.+)\.(index|meta|data-\d{5}-of-\d{5})")
@@ -38,7 +39,7 @@ def find_checkpoint(named: Path) -> Place:
         return _in_folder(named)
     if (match := _PART.fullmatch(named.name)) is not None:
         named = named.with_name(match["prefix"])
-    if _index(named).is_file():
+    if index_of(named).is_file():
         return Place("tensorflow", named)
     if named.is_file():
         return _by_content(named)
@@ -46,10 +47,6 @@ def find_checkpoint(named: Path) -> Place:
     if parts:
         raise BertsmithError(f"of this checkpoint there is {', '.join(parts)}, but no .index", named, _FIX)
     raise BertsmithError("there is no checkpoint of this name", named, _listed(named.parent) or _FIX)
-
-
-def _index(prefix: Path) -> Path:
-    return prefix.with_name(f"{prefix.name}.index")
 
 
 def _in_folder(folder: Path) -> Place:
@@ -62,7 +59,7 @@ def _in_folder(folder: Path) -> Place:
             match = _LATEST.search(latest.read_text(encoding="utf-8", errors="replace"))
         # The path that it names is that of the machine that wrote it.
         prefix = folder / Path(match["path"]).name if match else folder
-        if _index(prefix).is_file():
+        if index_of(prefix).is_file():
             log_choice(f"checkpoint in {folder}", prefix.name, "its file `checkpoint` names it as the latest")
             return Place("tensorflow", prefix)
     there = _checkpoints(folder)

@@ -212,7 +212,9 @@ def save_model(model: nn.Module, contents: FolderContents, out: str | Path) -> N
     other than a model folder, and where the disk refuses.
     """
     tensors = {name: parameter.detach() for name, parameter in own_parameters(model).items()}
-    write_folder(tensors, _config_of(model), contents, Path(out))
+    config = model.config
+    assert isinstance(config, BertConfig)
+    write_folder(tensors, config, contents, Path(out))
 
 
 def write_folder(tensors: Mapping[str, Tensor], shape: BertConfig, contents: FolderContents, out: Path) -> None:
@@ -259,12 +261,6 @@ def copy_without_weights(source: Path, target: Path) -> None:
             shutil.copytree(source / name, target / name)
         elif (source / name).is_file():
             shutil.copyfile(source / name, target / name)
-
-
-def _config_of(model: nn.Module) -> BertConfig:
-    config = model.config
-    assert isinstance(config, BertConfig)
-    return config
 
 
 def check_replaceable(out: Path) -> bool:
