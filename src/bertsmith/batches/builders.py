@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Protocol
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.processes import without_main_module
 from bertsmith.base.stopping import leave_stopping_to_parent
 from bertsmith.batches.steps import Step, StepBuilder
 
@@ -64,7 +65,8 @@ class BuilderProcesses:
         for _ in range(processes):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(builder, theirs), daemon=True)
-            process.start()
+            with without_main_module():
+                process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
@@ -108,9 +110,8 @@ class BuilderProcesses:
             pipe.close()
         for process in self._processes:
             process.join(_LEAVE_SECONDS)
-            if process.is_alive():
-                process.kill()
-                process.join()
+            process.kill()  # nothing, of one that has ended
+            process.join()
 
 
 def _serve(builder: StepBuilder, pipe: Connection) -> None:

@@ -71,9 +71,8 @@ class Maker:
                 self._send(None)  # a pipe that a thread reads from cannot be closed
         if process is not None:
             process.join(_LEAVE_SECONDS)
-            if process.is_alive():
-                process.kill()
-                process.join()
+            process.kill()  # nothing, of one that has ended
+            process.join()
 
     def _start(self) -> None:
         """Starts a process that does what is waited for; gives up where none can be started, or all were killed."""

@@ -70,6 +70,7 @@ def content(batches: Iterable[PretrainBatch]) -> Content:
 def test_what_a_step_holds_depends_on_neither_ranks_nor_micro_batches(
     ranks: int, budget: int, global_batch: int, number: int
 ) -> None:
+    assert ORDER.epoch_start(3) < 90 * 12, "steps straddle epochs"
     whole = StepBuilder(ORDER, global_batch, MASKING, 1_000_000).build(number)
     (batch,) = whole.micro_batches
     steps = [StepBuilder(ORDER, global_batch, MASKING, budget, rank, ranks).build(number) for rank in range(ranks)]
