@@ -11,7 +11,6 @@ from functools import partial
 from itertools import islice
 from typing import Self
 
-from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
 from bertsmith.batches.builders import BuilderProcesses, Builders, BuilderThread
 from bertsmith.batches.masking import MaskingSettings
@@ -68,10 +67,6 @@ class Loader:
     wait_for: WaitFor | None = None
 
     def __post_init__(self) -> None:
-        if self.workers < 0:
-            raise BertsmithError(
-                f"workers is {self.workers}", "batches", "use 0 for a thread, or a number of processes"
-            )
         self._builder = StepBuilder(
             self.order, self.global_batch, self.masking, self.micro_batch_tokens, self.rank, self.ranks, self.shapes
         )

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.base import streams
-from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Ints, Layout, ranges
 from bertsmith.batches.pairs import SPECIAL_PIECES
 from bertsmith.tokens.special_ids import SpecialIds
@@ -40,18 +39,6 @@ class MaskingSettings:
     first_step: int = 0
     run_steps: int = 1
     special_pieces: int = SPECIAL_PIECES
-
-    def __post_init__(self) -> None:
-        if not 0 < self.rate < 1 or not 0 <= self.final_rate < 1:
-            what = f"rate is {self.rate} and final_rate {self.final_rate}"
-            raise BertsmithError(what, "masking", "use numbers above 0 and below 1")
-        shares = (self.mask_share, self.random_share)
-        if min(shares) < 0 or sum(shares) > 1 + 1e-9:
-            raise BertsmithError(
-                f"mask_share and random_share are {shares[0]} and {shares[1]}",
-                "masking",
-                "use shares that sum to 1 at most",
-            )
 
     def of_step(self, number: int) -> MaskingSettings:
         """Those of a step of the phase, counted from 0."""

@@ -50,11 +50,6 @@ class PairSettings:
         """Of an instance: [CLS] and a [SEP] after each segment."""
         return SPECIAL_PIECES - self.single
 
-    def __post_init__(self) -> None:
-        for name in ("random_next", "short_sequences"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise BertsmithError(f"{name} is {getattr(self, name)}", "pairs", "use a number from 0 to 1")
-
 
 @dataclass(frozen=True)
 class Account:

@@ -85,9 +85,6 @@ class StepBuilder:
     shapes: FixedShapes | None = None
 
     def __post_init__(self) -> None:
-        for name in ("global_batch", "micro_batch_tokens"):
-            if getattr(self, name) < 1:
-                raise BertsmithError(f"{name} is {getattr(self, name)}", "batches", "use a whole number from 1")
         check_global_batch(self.global_batch, self.ranks)
         if self.masking.whole_words:
             _ = self.order.epochs.source.is_continuation  # read here, once for all that build steps

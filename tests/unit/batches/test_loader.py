@@ -165,11 +165,6 @@ def test_a_killed_process_is_named_and_closing_early_ends_the_others() -> None:
     assert multiprocessing.active_children() == []
 
 
-def test_a_negative_number_of_workers_is_said() -> None:
-    with pytest.raises(BertsmithError, match="workers is -1"):
-        loader(workers=-1)
-
-
 def test_a_beginning_epoch_is_told_with_its_account(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="bertsmith")
     with loader(steps=(0, 2)) as steps:

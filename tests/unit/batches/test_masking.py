@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Ints, Layout
 from bertsmith.batches.masking import MaskingSettings, choose_words, mask
 from made_shards import SPECIAL
@@ -163,11 +162,3 @@ def test_an_instance_is_masked_alike_in_any_batch(settings: MaskingSettings, ord
         begin, end = layout.offsets[row : row + 2]
         inside = positions[(positions >= begin) & (positions < end)] - begin
         assert (inside.tolist(), (seen[begin:end] == SPECIAL.mask).tolist()) == alone[number]
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"rate": 0.0}, {"rate": 1.0}, {"final_rate": 1.0}, {"mask_share": 0.95}, {"random_share": -0.1}]
-)
-def test_settings_out_of_range_are_said(wrong: dict[str, float]) -> None:
-    with pytest.raises(BertsmithError, match=next(iter(wrong))):
-        MaskingSettings(**wrong)

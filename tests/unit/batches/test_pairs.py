@@ -156,12 +156,6 @@ def test_an_impossible_length_is_said(length: int) -> None:
         draw_pairs(make_shard([[3]]), 1, length, PairSettings(0.5, 0.1))
 
 
-@pytest.mark.parametrize("wrong", [{"random_next": 1.2}, {"short_sequences": -0.1}])
-def test_settings_out_of_range_are_said(wrong: dict[str, float]) -> None:
-    with pytest.raises(BertsmithError, match=next(iter(wrong))):
-        PairSettings(**wrong)
-
-
 @settings(max_examples=150, deadline=None)
 @given(DOCUMENTS, st.integers(5, 80), st.integers(0, 2**63), st.floats(0, 1))
 def test_single_segments_are_the_text_once_whole_and_in_order(
