@@ -55,7 +55,7 @@ class BuilderProcesses:
 
     def __init__(self, builder: StepBuilder, processes: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self._builder = builder
+        self._builder, self._workers = builder, processes
         # It waits for indices, so that who submits a step never does.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._pipes: list[Connection] = []
@@ -65,8 +65,12 @@ class BuilderProcesses:
         for _ in range(processes):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(builder, theirs), daemon=True)
-            with without_main_module():
-                process.start()
+            try:
+                with without_main_module():
+                    process.start()
+            except OSError as error:
+                self.close()
+                raise self._failed(f"could not be started ({error})") from error
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
@@ -83,25 +87,22 @@ class BuilderProcesses:
         try:
             pipe.send(number)
         except OSError as error:
-            raise self._killed() from error
+            raise self._failed("was killed") from error
 
     def _receive(self, pipe: Connection, sent: Future[None]) -> Step:
         sent.result()
         try:
             answer = pipe.recv()
         except (EOFError, OSError) as error:
-            raise self._killed() from error
+            raise self._failed("was killed") from error
         if isinstance(answer, Step):
             return answer
         raised, trace = answer
         raise raised from FailedInProcess(trace)
 
-    def _killed(self) -> BertsmithError:
-        return BertsmithError(
-            "a process that builds batches was killed",
-            f"workers = {len(self._pipes)}",
-            "memory may have run out: use fewer workers, or 0 for a thread of the main process",
-        )
+    def _failed(self, how: str) -> BertsmithError:
+        fix = "memory may have run out: use fewer workers, or 0 for a thread of the main process"
+        return BertsmithError(f"a process that builds batches {how}", f"workers = {self._workers}", fix)
 
     def close(self) -> None:
         atexit.unregister(self.close)

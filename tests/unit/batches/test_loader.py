@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -162,6 +163,25 @@ def test_a_killed_process_is_named_and_closing_early_ends_the_others() -> None:
         with pytest.raises(BertsmithError, match="a process that builds batches was killed"):
             for _ in iterator:
                 pass
+    assert multiprocessing.active_children() == []
+
+
+def test_processes_that_cannot_be_started_are_said_and_the_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = BaseProcess.start, []
+
+    def starting(self: BaseProcess) -> None:
+        if started:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        start(self)
+        started.append(self)
+
+    monkeypatch.setattr(BaseProcess, "start", starting)
+    with (
+        loader(workers=2) as steps,
+        pytest.raises(BertsmithError, match=r"could not be started .*unavailable") as caught,
+    ):
+        next(iter(steps))
+    assert caught.value.where == "workers = 2"
     assert multiprocessing.active_children() == []
 
 
