@@ -212,6 +212,10 @@ def test_vocabulary_and_config_must_be_the_models(tmp_path):
     (folder / "mine.json").write_text(json.dumps({key: CONFIG[key] for key in CONFIG if key != "num_attention_heads"}))
     with pytest.raises(BertsmithError, match="this config lacks num_attention_heads"):
         import_checkpoint(folder, tmp_path / "again", FOLDER / "vocab.txt", folder / "mine.json")
+    (folder / "mine.json").write_text(json.dumps({**CONFIG, "num_attention_heads": 0}))
+    with pytest.raises(BertsmithError, match="num_attention_heads is 0") as caught:
+        import_checkpoint(folder, tmp_path / "again", FOLDER / "vocab.txt", folder / "mine.json")
+    assert caught.value.where == str(folder / "mine.json")
 
 
 def test_an_activation_that_is_named_is_taken(tmp_path):

@@ -181,6 +181,14 @@ def test_a_checkpoint_that_is_not_finite_is_refused(folder, tmp_path):
     assert str(caught.value.where).endswith("bert.pt")
 
 
+def test_a_tensor_without_an_axis_tells_nothing_of_the_config(folder, tmp_path):
+    torch.save({"model": {"bert.embeddings.word_embeddings.weight": torch.tensor(1.0)}}, folder / "bert.pt")
+    (folder / "bert_config.json").unlink()
+    with pytest.raises(BertsmithError, match=r"no bert_config\.json") as caught:
+        import_checkpoint(folder, tmp_path / "model")
+    assert "it says vocab_size 0, hidden_size 0" in caught.value.fix
+
+
 def test_rows_that_no_padding_explains_are_an_error(folder, tmp_path):
     torch.save(nvidia_names(their_model(rows=24).state_dict()), folder / "bert.pt")
     with pytest.raises(BertsmithError, match=r"word_embeddings.weight is \[24, 4\] in the file and \[11, 4\]"):

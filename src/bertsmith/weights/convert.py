@@ -20,7 +20,7 @@ from bertsmith.weights.architecture import CHOICES, SEQUENCES, architecture_of, 
 from bertsmith.weights.find_checkpoint import find_checkpoint
 from bertsmith.weights.foreign import Foreign
 from bertsmith.weights.google import read_tensorflow
-from bertsmith.weights.huggingface import FolderContents, check_replaceable, tell_dtypes, write_folder
+from bertsmith.weights.huggingface import FolderContents, check_replaceable, shape_in, tell_dtypes, write_folder
 from bertsmith.weights.names import ALIASES, HEADS, POOLER, bare, part_of, to_ours
 from bertsmith.weights.nvidia import read_nvidia
 from bertsmith.weights.strict import fit
@@ -107,7 +107,7 @@ def _shape_of(values: Any, path: Path, activation: str | None) -> BertConfig:
     if missing:
         fix = "name the bert_config.json that belongs to the checkpoint"
         raise BertsmithError(f"this config lacks {', '.join(missing)}", path, fix)
-    shape = BertConfig.from_dict(values)
+    shape = shape_in(values, path)
     for name in _WITH_DEFAULTS:
         if values.get(name) is None:
             log_choice(f"{name} of {path}", str(getattr(shape, name)), "the file does not say; BERT's own value")
@@ -120,14 +120,14 @@ def _shape_of(values: Any, path: Path, activation: str | None) -> BertConfig:
 
 def _config_fix(foreign: Foreign) -> str:
     """What the tensors tell of the config, for a user who has to write it."""
-    found = {to_ours(name): tensor.shape for name, tensor in foreign.tensors.items()}
+    found = {to_ours(name): (*tensor.shape, 0, 0) for name, tensor in foreign.tensors.items()}
     word, position, kind = (
         found.get(f"encoder.embeddings.{name}.weight", (0, 0)) for name in ("word", "position", "token_type")
     )
     layers = [name for name in found if name is not None and name.endswith(".feed_forward.inner.weight")]
     inner = found.get("encoder.layers.0.feed_forward.inner.weight", (0, 0))
     return (
-        f"name it with --config; by the tensors it says vocab_size {word[0]}, hidden_size {word[-1]}, "
+        f"name it with --config; by the tensors it says vocab_size {word[0]}, hidden_size {word[1]}, "
         f"num_hidden_layers {len(layers)}, intermediate_size {inner[0]}, max_position_embeddings {position[0]}, "
         f"type_vocab_size {kind[0]}; no tensor tells num_attention_heads and hidden_act"
     )

@@ -172,13 +172,18 @@ def read_config(folder: Path) -> BertConfig:
     files.check_utf8(folder)
     path = folder / CONFIG_FILE
     values = files.read_json(path, FOLDER_FIX)
-    try:
-        config = BertConfig.from_dict(values)
-    except BertsmithError as error:
-        raise BertsmithError(error.what, path, error.fix) from error
+    config = shape_in(values, path)
     for name in (each for each in _UNSEEN if values.get(each) is None):
         log_choice(f"{name} of {path}", str(getattr(config, name)), "the file does not say; BERT's own value")
     return config
+
+
+def shape_in(values: Any, path: Path) -> BertConfig:
+    """The shape that the values of a config file describe. Raises BertsmithError that names the file."""
+    try:
+        return BertConfig.from_dict(values)
+    except BertsmithError as error:
+        raise BertsmithError(error.what, path, error.fix) from error
 
 
 def save_pretraining_model(
