@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,6 +47,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
 )
 
 IDLE = "the GPU idle"
+_ROUNDING = 1e-3
+"""Microseconds that sums of the same times may differ by."""
 KERNELS: tuple[tuple[str, str], ...] = (
     ("optimizer", r"^(squares|totals|moments|scaled)$"),
     ("attention", r"flash|fmha|^(forward|backward_of_keys|backward_of_queries)$"),
@@ -82,10 +85,9 @@ def profile_kernels(run: Callable[[], None], device: Device) -> dict[str, Any]:
     kernels = [(each.time_range, each.name) for each in events if each.device_type == DeviceType.CUDA]
     if not kernels:
         raise CannotHere("PyTorch's profiler saw no kernel on the GPU")
-    groups: dict[str, float] = {}
+    groups: defaultdict[str, float] = defaultdict(float)
     for span, name in kernels:
-        group = kernel_group_of(name)
-        groups[group] = groups.get(group, 0.0) + span.elapsed_us() / 1e6
+        groups[kernel_group_of(name)] += span.elapsed_us() / 1e6
     seconds = (max(span.end for span, _ in kernels) - min(span.start for span, _ in kernels)) / 1e6
     groups[IDLE] = max(0.0, seconds - sum(groups.values()))
     return {"seconds": seconds, "outside": max(0.0, wall - seconds), "groups": groups}
@@ -99,13 +101,21 @@ def profile_steps(run: Callable[[], None], vocabulary: int, device: Device) -> d
     """
     activities = [ProfilerActivity.CPU, *([] if device.is_cpu else [ProfilerActivity.CUDA])]
     events, seconds = _profiled(run, device, activities=activities, record_shapes=True)
-    groups: dict[str, float] = {}
+    groups: defaultdict[str, float] = defaultdict(float)
+    # A kernel is an event of the GPU, and stands in that of the operator that launched it, if one did.
+    alone: defaultdict[str, float] = defaultdict(float)
     for event in events:
+        if event.device_type != DeviceType.CPU:
+            alone[event.name] += 0 if event.is_user_annotation else event.time_range.elapsed_us()
+            continue
+        for kernel in event.kernels:
+            alone[kernel.name] -= kernel.duration
         spent = event.self_cpu_time_total if device.is_cpu else event.self_device_time_total
         if spent > 0:
-            names, has_vocabulary = _callers(event, vocabulary)
-            group = group_of(names, has_vocabulary)
-            groups[group] = groups.get(group, 0.0) + spent / 1e6
+            groups[group_of(*_callers(event, vocabulary))] += spent / 1e6
+    for name, spent in alone.items():
+        if spent > _ROUNDING:
+            groups[kernel_group_of(name)] += spent / 1e6
     if device.is_cpu:
         groups[PYTHON] = max(0.0, seconds - sum(groups.values()))
     return {"seconds": seconds, "groups": groups}

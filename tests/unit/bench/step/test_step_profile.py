@@ -6,10 +6,11 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+import torch
 from torch._C._autograd import DeviceType
-from torch.autograd.profiler_util import Interval
+from torch.autograd.profiler_util import FunctionEvent, Interval
 
-from bertsmith.base.device import choose_device
+from bertsmith.base.device import Device, choose_device
 from bertsmith.bench.child import CannotHere
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.bench.step.ours import OurSteps
@@ -81,18 +82,30 @@ def test_a_kernel_has_its_group(name, group):
 
 
 @pytest.fixture
-def profiled(monkeypatch):
-    """Has the profiler find these events, each (name, its first and last microsecond), in 100 of wall time."""
+def finding(monkeypatch):
+    """Has the profiler find these events in 100 microseconds of wall time."""
 
-    def profiled(*events):
-        found = [
-            SimpleNamespace(name=name, device_type=kind, time_range=Interval(start, end))
-            for name, kind, start, end in events
-        ]
-        profiler = SimpleNamespace(events=lambda: found)
+    def finding(*events):
+        profiler = SimpleNamespace(events=lambda: events)
         monkeypatch.setattr("bertsmith.bench.step.profile.profile", lambda **_: nullcontext(profiler))
         clock = SimpleNamespace(perf_counter=iter([7.0, 7.0001]).__next__)
         monkeypatch.setattr("bertsmith.bench.step.profile.time", clock)
+        monkeypatch.setattr("bertsmith.bench.step.profile.wait", lambda device: None)
+
+    return finding
+
+
+@pytest.fixture
+def profiled(finding):
+    """`profile_kernels` of events, each (name, device, its first and last microsecond)."""
+
+    def profiled(*events):
+        finding(
+            *(
+                SimpleNamespace(name=name, device_type=kind, time_range=Interval(start, end))
+                for name, kind, start, end in events
+            )
+        )
         return profile_kernels(lambda: None, choose_device("cpu", "fp32"))
 
     return profiled
@@ -106,6 +119,24 @@ def test_kernels_are_counted_and_the_gpu_is_idle_between_them(profiled):
     assert found["seconds"] == pytest.approx(6e-5)
     assert found["outside"] == pytest.approx(4e-5)  # before the first kernel, which is no waiting of a step
     assert found["groups"] == pytest.approx({"attention": 4e-5, "optimizer": 5e-6, IDLE: 1.5e-5})
+
+
+def event(name, start, end, on=DeviceType.CPU, **more):
+    known = {"id": 0, "thread": 0, "use_device": "cuda", "input_shapes": [], "device_type": on}
+    return FunctionEvent(name=name, start_us=start, end_us=end, **known, **more)
+
+
+def test_each_kernel_of_an_uncompiled_step_is_counted_once_for_what_launched_it(finding):
+    """PyTorch tells of a kernel twice, where an operator launched it, and of what a user has named on the GPU too."""
+    outer, operator, gpu = event("aten::linear", 0, 9), event("aten::addmm", 1, 8), DeviceType.CUDA
+    operator.append_kernel("nvjet", 0, 40)
+    operator.append_kernel("split", 0, 5)
+    outer.append_cpu_child(operator)
+    operator.set_cpu_parent(outer)
+    kernels = event("nvjet", 20, 60, gpu), event("split", 60, 65, gpu), event("moments", 70, 90, gpu)
+    finding(outer, operator, *kernels, event("Optimizer.step#Lamb.step", 70, 90, gpu, is_user_annotation=True))
+    found = profile_steps(lambda: None, 1100, Device(torch.device("cuda"), torch.bfloat16))
+    assert found["groups"] == pytest.approx({"matrix products": 45e-6, "optimizer": 20e-6})
 
 
 def test_a_profile_without_kernels_is_none(profiled):
