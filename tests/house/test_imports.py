@@ -72,6 +72,7 @@ SUB_ROOMS = {
         "process",
         "measure",
         "machine",
+        "fresh",
         "options",
         "table",
         "text",

@@ -73,7 +73,7 @@ def _table(found: Sequence[dict[str, Any]]) -> Table:
         ]
         for row in found
     ]
-    head = ["", "sequences/s", *(f"p{percent} ms" for percent in _PERCENTILES), "calls", "memory so far"]
+    head = ["", "sequences/s", *(f"p{percent} ms" for percent in _PERCENTILES), "calls", "memory"]
     return Table(
         "Inference: SQuAD's head, from ids to scores on the host, every sequence of the whole length", head, shown
     )

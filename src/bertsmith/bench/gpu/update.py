@@ -11,6 +11,7 @@ import torch
 
 from bertsmith.base.log import say
 from bertsmith.bench.child import Answer, serve_worker
+from bertsmith.bench.fresh import fresh
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.process import Child
@@ -19,7 +20,6 @@ from bertsmith.bench.step.ours import RATE, WEIGHT_DECAY
 from bertsmith.bench.step.plan import GpuSizes, gpu_shape
 from bertsmith.bench.table import Table
 from bertsmith.model.config import BertConfig
-from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
@@ -41,8 +41,7 @@ class Worker:
     def __init__(self, spec: Answer) -> None:
         """spec: fields of a `BertConfig`, a key of `FLOATS`, and a device."""
         self._device = torch.device(spec["device"])
-        model = PretrainingModel(BertConfig(**spec["model"]), None).to(self._device)
-        initialise(model, 0.02, seed=0)
+        model = fresh(lambda: PretrainingModel(BertConfig(**spec["model"])), self._device)
         optimizer = _KINDS[spec["optimizer"]](parameter_groups(model, WEIGHT_DECAY))
         optimizer.set_learning_rate(RATE)
         for each in model.parameters():

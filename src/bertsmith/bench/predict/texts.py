@@ -8,13 +8,15 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import data_folder
+from bertsmith.bench.fresh import fresh
 from bertsmith.bench.step.plan import shape
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig
-from bertsmith.model.initial import initialise
 from bertsmith.tasks.kinds.pooled import Classifier, config_labels
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.weights.huggingface import TASK_FILE, FolderContents, save_model
@@ -48,8 +50,7 @@ def made_classifier(folder: Path, quick: bool) -> str:
         tokenizer, words = Tokenizer.from_vocabulary([*specials, *pieces], lowercase=True), "a made-up vocabulary"
     size = "tiny" if quick else "base"
     config = BertConfig(**shape(size, tokenizer.size, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
-    model = Classifier(config, 2)
-    initialise(model, config.initializer_range, seed=0)
+    model = fresh(lambda: Classifier(config, 2), torch.device("cpu"))
     contents = FolderContents("BertForSequenceClassification", tokenizer.save, config_labels(["no", "yes"]))
     save_model(model, contents, folder)
     return f"BERT-{size} with random weights, {words}"

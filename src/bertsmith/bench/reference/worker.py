@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,6 +10,7 @@ import torch
 from bertsmith.base.device import Device, choose_device
 from bertsmith.base.layout import Ints
 from bertsmith.bench.child import Answer, serve_worker
+from bertsmith.bench.fresh import M, fresh
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.reference.case import Case
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
@@ -19,7 +19,6 @@ from bertsmith.bench.step.ours import RATE, WEIGHT_DECAY
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.prepare import prepare_training
 from bertsmith.model.encoder import Encoder
-from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
@@ -36,13 +35,12 @@ from bertsmith.training.step import train_step
 
 Work = Callable[[], object]
 """A step or a call."""
-M = TypeVar("M", bound=torch.nn.Module)
 _FIRST_WORD = 5
 
 
 def pretraining(case: Case, config: BertConfig, device: Device) -> Work:
     """A step with LAMB, as the recipes have it; or the scores of masked words and next sentences, with their loss."""
-    model = _ready(PretrainingModel(config, _compute(device)), case, device)
+    model = _ready(lambda: PretrainingModel(config, device.compute), case, device)
     objective = Pretraining(model, device.torch_device)
     batch = pretrain_batch(lengths_of("full", case.batch, case.length), config.vocab_size)
     counts = {"masked": len(batch.masked_positions), "next_sentence": case.batch}
@@ -56,7 +54,7 @@ def pretraining(case: Case, config: BertConfig, device: Device) -> Work:
 def fine_tuning(case: Case, config: BertConfig, device: Device) -> Work:
     """A step with AdamW; or from the ids of sequences to their scores on the host."""
     task: Task = Qa() if case.task == "SQuAD" else Classify(("no", "yes"), pairs=True)
-    model = _ready(task.build(config, _compute(device)), case, device)
+    model = _ready(lambda: task.build(config, device.compute), case, device)
     draw = np.random.default_rng(0)
     ids = [draw.integers(_FIRST_WORD, config.vocab_size, case.length) for _ in range(case.batch)]
     every: Ints = np.arange(case.batch)
@@ -76,16 +74,12 @@ def fine_tuning(case: Case, config: BertConfig, device: Device) -> Work:
     return lambda: train_step(objective, optimizer, [units], counts, device.torch_device)
 
 
-def _compute(device: Device) -> torch.dtype | None:
-    return None if device.compute == torch.float32 else device.compute
-
-
-def _ready(model: M, case: Case, device: Device) -> M:
+def _ready(build: Callable[[], M], case: Case, device: Device) -> M:
     """With random weights; for inference as a `Predictor` has it."""
-    initialise(model, 0.02, seed=0)
+    model = fresh(build, device.torch_device)
     if case.mode == "inference" and isinstance(encoder := getattr(model, "encoder", None), Encoder):
         encoder.keep_weights_once()
-    return model.to(device.torch_device).train(case.mode == "training")
+    return model.train(case.mode == "training")
 
 
 class Worker:
@@ -101,6 +95,8 @@ class Worker:
         self._case, self._work = None, None  # else there were two models for a while
         self._work = (pretraining if case.task == "pre-training" else fine_tuning)(case, self._config, self._device)
         self._case = case
+        if self._device.torch_device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device.torch_device)  # a case's memory is its own
 
     def ready(self) -> Answer:
         """What it runs on."""

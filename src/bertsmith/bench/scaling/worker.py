@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertsmith.base.device import choose_device
 from bertsmith.bench.child import Answer, serve_worker
+from bertsmith.bench.fresh import fresh
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.prepare import prepare_training
-from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
@@ -75,11 +75,8 @@ class Worker:
             dist.init_process_group("gloo", init_method=spec["meeting"], rank=spec["rank"], world_size=self._ranks)
         self._device = choose_device("cpu", spec["precision"])
         prepare_training(self._device.compute)
-        config = BertConfig(**spec["model"])
-        compute = None if self._device.compute == torch.float32 else self._device.compute
-        model = PretrainingModel(config, compute)
-        initialise(model, config.initializer_range, seed=0)
-        model.train()
+        config, compute = BertConfig(**spec["model"]), self._device.compute
+        model = fresh(lambda: PretrainingModel(config, compute), self._device.torch_device).train()
         if self._ranks > 1:
             shard(model, model.encoder.layers, compute) if spec["mode"] == "shard" else replicate(model)
         self._sharded = spec["mode"] == "shard"

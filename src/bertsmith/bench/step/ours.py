@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
-
 from bertsmith.base.device import Device, choose_device
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
 from bertsmith.bench.child import CannotHere
+from bertsmith.bench.fresh import fresh
 from bertsmith.bench.step.made_batches import padded
 from bertsmith.bench.step.side import StepSide
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.prepare import prepare_training
-from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
@@ -45,9 +43,7 @@ class OurSteps:
         device = device_of(side)
         if device.is_cpu:
             prepare_training(device.compute)
-        model = PretrainingModel(config, None if device.compute == torch.float32 else device.compute)
-        initialise(model, config.initializer_range, seed=0)
-        model.to(device.torch_device).train()
+        model = fresh(lambda: PretrainingModel(config, device.compute), device.torch_device).train()
         kind = Lamb if side.optimizer == "lamb" else AdamW
         self.device, self._optimizer = device.torch_device, kind(parameter_groups(model, WEIGHT_DECAY))
         self._optimizer.set_learning_rate(RATE)
