@@ -25,6 +25,8 @@ _OFFLINE = {
     "HF_DATASETS_OFFLINE": "1",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
 }
+_OF_COMMANDS = {"MKL_CBWR": "AUTO,STRICT", "GOMP_SPINCOUNT": "10000"}
+"""What the command line sets (`cli/entry.py`) and the processes that it starts inherit."""
 _POLL_SECONDS = 0.5
 _LAST_CHARACTERS = 2000
 
@@ -50,6 +52,14 @@ def last_line(text: str) -> str:
     return (text.splitlines() or ["it said nothing"])[-1]
 
 
+def environment_of(ours: bool) -> dict[str, str | None]:
+    """What a side's process has otherwise than this one: ours asks MKL for what the command line does, whatever started
+    the bench; a peer runs as shipped, without what the command line sets. Other values of the user's stay."""
+    if ours:
+        return {"MKL_CBWR": os.environ.get("MKL_CBWR") or _OF_COMMANDS["MKL_CBWR"]}
+    return {name: None for name, value in _OF_COMMANDS.items() if os.environ.get(name) == value}
+
+
 class Child:
     """`python -m MODULE SPEC`, where the module calls `child.serve`; used as a context, it is gone at the end.
 
@@ -61,16 +71,18 @@ class Child:
         module: str,
         spec: Mapping[str, Any],
         folder: Path,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str | None] | None = None,
         deadline: float = float("inf"),
     ) -> None:
         """spec: what JSON can hold; paths become strings. folder: for the spec and the log, and those of an earlier one
-        are written over. environment: added to that of this process. deadline: of time.monotonic()."""
+        are written over. environment: added to that of this process, which loses what is None. deadline: of
+        time.monotonic()."""
         folder.mkdir(parents=True, exist_ok=True)
         self.module, self._deadline = module, deadline
         self._log, self._spec = folder / "output.log", folder / "spec.json"
         self._spec.write_text(json.dumps(spec, default=str), encoding="utf-8")
-        self._environment = {**os.environ, **_OFFLINE, **(environment or {})}
+        known = {**os.environ, **_OFFLINE, **(environment or {})}
+        self._environment = {name: value for name, value in known.items() if value is not None}
         self._start()
 
     def _start(self) -> None:

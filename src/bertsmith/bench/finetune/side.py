@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from bertsmith.bench.finetune.rows import Prepared
-from bertsmith.bench.process import Child
+from bertsmith.bench.process import Child, environment_of
 
 OURS: Literal["ours"] = "ours"
 TRANSFORMERS: Literal["transformers"] = "transformers"
@@ -45,14 +43,8 @@ class Side:
     def start(self, task: Prepared, setting: Setting) -> Child:
         """Its process, which is ready later."""
         spec = {**asdict(self), "task": asdict(task), **asdict(setting)}
-        return Child(_MODULES[self.side], spec, setting.folder / "process", self._environment(), setting.deadline)
-
-    def _environment(self) -> Mapping[str, str]:
-        """A peer runs as shipped, without what ours asks of MKL; empty is as good as unset."""
-        return {
-            "MKL_CBWR": (os.environ.get("MKL_CBWR") or "AUTO,STRICT") if self.side == OURS else "",
-            "TOKENIZERS_PARALLELISM": "false",
-        }
+        environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(self.side == OURS)}
+        return Child(_MODULES[self.side], spec, setting.folder / "process", environment, setting.deadline)
 
 
 @dataclass(frozen=True)

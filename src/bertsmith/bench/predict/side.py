@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.bench.process import Child
+from bertsmith.bench.process import Child, environment_of
 
 OURS, PIPELINE, DIRECT = "ours", "transformers", "directly"
 BATCHES = (1, 8, 32)
@@ -46,7 +46,7 @@ class Side:
     def start(self, folders: Folders, folder: Path, deadline: float) -> Child:
         """Its process, which is ready later."""
         module = "bertsmith.bench.predict.ours" if self.who == OURS else "bertsmith.bench.predict.peer"
-        environment = {"TOKENIZERS_PARALLELISM": "false"}
+        environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(self.who == OURS)}
         return Child(module, {**asdict(self), **asdict(folders)}, folder, environment, deadline)
 
 

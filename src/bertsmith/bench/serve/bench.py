@@ -29,7 +29,7 @@ from bertsmith.bench.predict.texts import (
     ragged_texts,
     texts_of_length,
 )
-from bertsmith.bench.process import Child, OutOfTime, SideFailed
+from bertsmith.bench.process import Child, OutOfTime, SideFailed, environment_of
 from bertsmith.bench.serve.client import HOST, Address, ask_once
 from bertsmith.bench.serve.faults import KINDS
 from bertsmith.bench.serve.load import MOST_A_SECOND, MOST_IN_FLIGHT
@@ -181,7 +181,8 @@ class ServeBench:
             "body": side.body(self.texts.texts[0]).decode(), "log": folder / "output.log",
         }  # fmt: skip
         quiet = {"TOKENIZERS_PARALLELISM": "false", "DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
-        return Child("bertsmith.bench.serve.server", spec, folder, quiet, self.deadline)
+        environment = {**quiet, **environment_of(side.who == OURS)}
+        return Child("bertsmith.bench.serve.server", spec, folder, environment, self.deadline)
 
     def offline(self, precision: str) -> Child:
         """Our predictor, which is ready later."""

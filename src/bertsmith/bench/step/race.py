@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.bench.process import Child, OutOfTime, ending
+from bertsmith.bench.process import Child, OutOfTime, ending, environment_of
 from bertsmith.bench.step.side import OURS, StepSide
 
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 9
-
-
-def environment(side: StepSide) -> dict[str, str]:
-    """What a side's process has in its environment: a peer runs as shipped, without what ours asks of MKL, which costs
-    2%; empty is as good as unset."""
-    return {"MKL_CBWR": (os.environ.get("MKL_CBWR") or "AUTO,STRICT") if side.side == OURS else ""}
 
 
 def start_side(side: StepSide, sets: Mapping[str, Path], folder: Path, deadline: float) -> Child:
     """Starts a side, which is ready later. sets: files of batches by name. folder: a new one. deadline: of
     time.monotonic()."""
     spec = {"side": asdict(side), "sets": sets}
-    return Child("bertsmith.bench.step.worker", spec, folder, environment(side), deadline)
+    return Child("bertsmith.bench.step.worker", spec, folder, environment_of(side.side == OURS), deadline)
 
 
 @dataclass(frozen=True)

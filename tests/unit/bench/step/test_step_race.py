@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from bertsmith.bench.step import race as step_race
 from bertsmith.bench.step.instances import write_batches
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.bench.step.plan import shape
-from bertsmith.bench.step.race import Race, environment, goes_on, race, start_side
+from bertsmith.bench.step.race import Race, goes_on, race, start_side
 from bertsmith.bench.step.results import Result, Work, with_gains
 from bertsmith.bench.step.side import TRANSFORMERS, StepSide
 
@@ -41,23 +40,6 @@ def survivor(sets, tmp_path_factory) -> Iterator[Child]:
 
 def side(of: StepSide, sets: dict[str, Path], folder: Path, deadline: float = float("inf")) -> Child:
     return start_side(of, sets, folder, deadline)
-
-
-def test_a_peer_multiplies_as_it_is_shipped_and_ours_as_bertsmith_asks(monkeypatch):
-    """Ours asks MKL for the same bits whatever the batch, also where the command line has not."""
-    code = "import os, bertsmith.model; print(os.environ['MKL_CBWR'])"
-    monkeypatch.delenv("MKL_CBWR", raising=False)
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env=os.environ | environment(side),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        for side in (OURS, StepSide(side=TRANSFORMERS))
-    ]
-    assert [each.stdout.strip() for each in found] == ["AUTO,STRICT", ""]
 
 
 def test_a_round_is_a_turn_of_each_and_their_number_is_odd(sets, tmp_path):
