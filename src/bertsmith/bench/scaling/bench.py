@@ -7,8 +7,8 @@ other work on the machine disturbs them alike; figures are medians of rounds.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from bertsmith.base.log import say
 from bertsmith.bench.machine import machine
 from bertsmith.bench.options import BenchOptions
-from bertsmith.bench.process import Child
+from bertsmith.bench.process import Answer, Child
 from bertsmith.bench.step.plan import shape
 from bertsmith.bench.table import Report, Table
 
@@ -66,19 +66,26 @@ class Ranks:
         folder.mkdir(parents=True)
         shared = {**asdict(side), **spec, "meeting": f"file://{folder.resolve()}/meeting"}
         environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": loopback()}
+        # Before the children, which end first: its threads wait for them.
+        self._pool = ends.enter_context(ThreadPoolExecutor(side.ranks))
         self._children = [
             ends.enter_context(
                 Child("bertsmith.bench.scaling.worker", {**shared, "rank": rank}, folder / str(rank), environment)
             )
             for rank in range(side.ranks)
         ]
-        self._pool = ends.enter_context(ThreadPoolExecutor(side.ranks))
-        self.first = list(self._pool.map(Child.ready, self._children))
+        self.first = self._all(Child.ready)
+
+    def _all(self, work: Callable[[Child], Answer]) -> list[Answer]:
+        """Of each rank. Raises at once where a rank ends: another one may wait for it for half an hour."""
+        asked = [self._pool.submit(work, child) for child in self._children]
+        for each in as_completed(asked):
+            each.result()
+        return [each.result() for each in asked]
 
     def seconds(self, do: str, **arguments: Any) -> float:
         """What all ranks did together; until the last one was done."""
-        answers = self._pool.map(lambda child: child.ask(do, **arguments), self._children)
-        return max(float(each["seconds"]) for each in answers)
+        return max(float(each["seconds"]) for each in self._all(lambda child: child.ask(do, **arguments)))
 
     def sent(self, kind: str) -> int:
         """The bytes that a rank sends in the collectives of this kind of the last step that was seen."""
