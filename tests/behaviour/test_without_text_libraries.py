@@ -199,6 +199,7 @@ def test_measuring_needs_none_of_them(only: str, measured: list[dict[str, Any]])
         assert (lamb["bytes"], adamw["bytes"]) == (44 * lamb["parameters"], 32 * lamb["parameters"])
     if only.startswith("fine-tuning"):
         assert found[0]["figures"].keys() >= {"f1", "exact_match"}
+        assert found[0]["precision"] in ("fp32", "bf16"), "the one that was chosen"
 
 
 @pytest.mark.slow

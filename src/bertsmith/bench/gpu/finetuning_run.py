@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from bertsmith.base.device import choose_device
 from bertsmith.bench.child import Answer, serve_worker
 from bertsmith.tasks.benchmarks.inputs import benchmark_settings
 from bertsmith.tasks.finetune import finetune
@@ -23,12 +24,14 @@ class Worker:
     def run(self) -> Answer:
         """Fine-tunes; gives the figures on the dev rows, the rows, and the seconds from rows on disk to figures."""
         name, began = self._spec["benchmark"], time.perf_counter()
-        settings = benchmark_settings(name, device=self._spec["device"], **self._spec["changes"])
+        device = self._spec["device"]
+        precision = choose_device(device).precision
+        settings = benchmark_settings(name, device=device, precision=precision, **self._spec["changes"])
         result = finetune(name, self._spec["model"], data=self._spec["data"], settings=settings)
         return {
             "figures": result.seeds[0].best.dev,
             "rows": result.rows["train"],
-            "precision": settings.precision,
+            "precision": precision,
             "seconds": time.perf_counter() - began,
         }
 
