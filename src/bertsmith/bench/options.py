@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -79,6 +81,10 @@ class BenchOptions(TypeChecked):
             return unused
         idle = [each for each in changed if each in _OF_TEXT and each not in _UNUSED[name]]
         return unused + [f"--{each} has no effect: a corpus is given, so no text is prepared" for each in idle]
+
+    def deadline(self) -> float:
+        """When `minutes` from now are over, of time.monotonic()."""
+        return math.inf if self.minutes is None else time.monotonic() + 60 * self.minutes
 
     def sizes_bytes(self) -> tuple[int, ...]:
         """The sizes of the texts, in bytes."""

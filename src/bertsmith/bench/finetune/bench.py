@@ -7,7 +7,6 @@ counted; figures are those of the round whose ratio is the median of all.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -53,7 +52,7 @@ def bench_finetune(options: BenchOptions, folder: Path, command: str) -> Report:
     """Measures in `folder`. Raises BertsmithError for an unknown peer, a missing model or device, an `only` that no
     case matches, where no task's rows are in the data folder, and if a side of ours ends by itself."""
     before = machine()
-    deadline = float("inf") if options.minutes is None else time.monotonic() + 60 * options.minutes
+    deadline = options.deadline()
     peers = options.peers(PEERS, "finetune")
     model = options.model or data_folder() / MODEL
     if not (model / "config.json").is_file():

@@ -3,8 +3,6 @@ used directly, in turns; latencies at fixed shapes, and throughput on real texts
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -60,7 +58,7 @@ def bench_predict(options: BenchOptions, folder: Path, command: str) -> Report:
     """Measures in `folder`, on a CPU. Raises BertsmithError for an unknown peer, a model that is no classifier,
     `lengths` that it does not read, and an `only` that no case matches."""
     before = machine()
-    deadline = math.inf if options.minutes is None else time.monotonic() + 60 * options.minutes
+    deadline = options.deadline()
     sides = sides_of(options.peers(PEERS, "predict"))
     about = made_classifier(folder / "model", options.quick) if options.model is None else ""
     model = options.model or folder / "model"

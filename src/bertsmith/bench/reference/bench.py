@@ -3,8 +3,6 @@ SQuAD and GLUE, with sequences per second and the latencies of steps and calls."
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -32,7 +30,7 @@ def bench_reference(options: BenchOptions, folder: Path, command: str) -> Report
     """Measures in `folder`. Raises BertsmithError for a device that is not there, an `only` that no case matches, and
     where no case was measured."""
     before = machine()
-    deadline = math.inf if options.minutes is None else time.monotonic() + 60 * options.minutes
+    deadline = options.deadline()
     device = choose_device(options.device, "auto")
     every = cases_of(tuple(dict.fromkeys((device.precision, "fp32"))), device.is_cpu)
     cases = [case for case in every if options.only in case.name]

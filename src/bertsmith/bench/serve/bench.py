@@ -52,7 +52,7 @@ def bench_serve(options: BenchOptions, folder: Path, command: str) -> Report:
     """Measures in `folder`, on a CPU. Raises BertsmithError for an unknown peer, a model that is not a classifier of
     texts, an `only` that no side matches, and where nothing could be measured."""
     before = machine()
-    deadline = math.inf if options.minutes is None else time.monotonic() + 60 * options.minutes
+    deadline = options.deadline()
     sides = _sides(options)
     about = made_classifier(folder / "model", options.quick) if options.model is None else ""
     model = options.model or folder / "model"

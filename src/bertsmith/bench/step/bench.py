@@ -7,7 +7,6 @@ the round whose ratio is the median of all.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +36,7 @@ def bench_pretrain_step(options: BenchOptions, folder: Path, command: str) -> Re
     """Measures in `folder`. Raises BertsmithError for an unknown peer, a missing device, an `only` that no case
     matches, and if a side ends by itself."""
     before = machine()
-    deadline = float("inf") if options.minutes is None else time.monotonic() + 60 * options.minutes
+    deadline = options.deadline()
     peers = options.peers(PEERS, "pretrain-step")
     device = choose_device(options.device, "fp32")
     plan, source = _plan(options, device, folder)
