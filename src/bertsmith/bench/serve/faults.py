@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from bertsmith.bench.serve.client import Address
+from bertsmith.bench.serve.client import HOST, Address
 
 _LARGE_BYTES, _PART_BYTES = 100_000_000, 1_000_000
 _SLOW_BYTES, _BYTE_SECONDS = 100, 0.5
@@ -62,7 +62,7 @@ class Faults:
         while True:
             try:
                 async with asyncio.timeout(_MOST_SECONDS):
-                    reader, writer = await asyncio.open_connection(self._address.host, self._address.port)
+                    reader, writer = await asyncio.open_connection(HOST, self._address.port)
                     try:
                         ended = await way(_Line(reader, writer))
                     finally:

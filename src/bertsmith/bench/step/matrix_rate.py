@@ -39,20 +39,19 @@ def step_shapes(hidden: int, intermediate: int, vocabulary: int, tokens: int, ma
     return [shape for m, n, k in maps for shape in ((m, n, k), (m, k, n), (n, k, m))]
 
 
-def matrix_rate(device: Device, shapes: list[Shape], repeats: int = 3) -> float:
+def matrix_rate(device: Device, shapes: list[Shape]) -> float:
     """The best FLOP/s of these products and of a large square one, in the device's dtype.
 
     Random data, because a GPU multiplies zeros faster. Operands are laid out as for a linear layer, the second
     transposed.
     """
     side = _CPU_SIDE if device.is_cpu else _GPU_SIDE
-    return max(_rate(device, shape, repeats) for shape in {*shapes, (side, side, side)})
+    return max(_rate(device, *shape) for shape in {*shapes, (side, side, side)})
 
 
-def _rate(device: Device, shape: Shape, repeats: int) -> float:
-    m, n, k = shape
+def _rate(device: Device, m: int, n: int, k: int) -> float:
     a = torch.randn(m, k, device=device.torch_device).to(device.compute)
     b = torch.randn(n, k, device=device.torch_device).to(device.compute)
-    # One more than asked for: the first one finds kernels and memory.
-    each = [seconds_of(device.torch_device, lambda: torch.nn.functional.linear(a, b)) for _ in range(repeats + 1)]
+    # The first one finds kernels and memory.
+    each = [seconds_of(device.torch_device, lambda: torch.nn.functional.linear(a, b)) for _ in range(4)]
     return 2.0 * m * n * k / min(each)
