@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import subprocess
@@ -61,6 +62,29 @@ def test_a_peer_has_nothing_of_what_the_command_line_sets(
     assert SET.items() <= ours.items()
     assert SET.keys().isdisjoint(peer)
     assert "PATH" in peer
+
+
+@pytest.mark.parametrize(
+    ("device", "seen", "left"),
+    [("cuda", None, "0"), ("cuda:1", None, "1"), ("cuda:1", "4,6", "6"), ("cpu", "4,6", "4,6")],
+)
+def test_the_trainer_sees_the_gpu_that_is_measured_alone(
+    device: str, seen: str | None, left: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take all of them, each with a batch of the size that ours has."""
+    started: list[Child] = []
+    monkeypatch.setattr(Child, "_start", lambda self: started.append(self))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if seen:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    task = Prepared(TASKS[0], tmp_path, tmp_path, 0, 0, 0, 0, 0)
+    for who in (finetune.OURS, finetune.TRANSFORMERS):
+        finetune.Side(who, "fp32").start(task, finetune.Setting(tmp_path, device, tmp_path / who, math.inf))
+    ours, peer = started
+    assert ours._environment.get("CUDA_VISIBLE_DEVICES") == seen
+    assert peer._environment["CUDA_VISIBLE_DEVICES"] == left
+    devices = [json.loads(each._spec.read_text())["device"] for each in started]
+    assert devices == [device, device.partition(":")[0]]
 
 
 def test_what_a_user_has_set_otherwise_both_have(monkeypatch: pytest.MonkeyPatch) -> None:

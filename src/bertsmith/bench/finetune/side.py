@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import os
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -42,9 +43,18 @@ class Side:
 
     def start(self, task: Prepared, setting: Setting) -> Child:
         """Its process, which is ready later."""
-        spec = {**asdict(self), "task": asdict(task), **asdict(setting)}
         environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(self.side == OURS)}
+        if self.side == TRANSFORMERS and setting.device.startswith("cuda"):
+            environment["CUDA_VISIBLE_DEVICES"] = _alone(setting.device)
+            setting = replace(setting, device="cuda")
+        spec = {**asdict(self), "task": asdict(task), **asdict(setting)}
         return Child(_MODULES[self.side], spec, setting.folder / "process", environment, setting.deadline)
+
+
+def _alone(device: str) -> str:
+    """What of CUDA_VISIBLE_DEVICES leaves this GPU alone: the Trainer takes all that it sees, with a batch on each."""
+    number, seen = int(device.partition(":")[2] or 0), os.environ.get("CUDA_VISIBLE_DEVICES")
+    return seen.split(",")[number] if seen else str(number)
 
 
 @dataclass(frozen=True)
