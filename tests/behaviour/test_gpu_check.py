@@ -72,7 +72,9 @@ def test_without_a_gpu_it_lists_every_row_with_its_call_its_seconds_and_what_is_
     counted = ("large", "base", "bert-", "update", "inference", "ladder")
     without = [line for line in lines if line.strip().startswith(counted) and "transformers" not in line]
     assert all("(expected:" in line for line in without)
-    assert any("tests/gpu/test_attention_on_gpu.py: Every attention back-end on a card" in line for line in lines)
+    files = [line.strip() for line in lines if line.strip().startswith("tests/")]
+    assert any("tests/gpu/test_attention_on_gpu.py: Every attention back-end on a card" in line for line in files)
+    assert files[-1].startswith("tests/gpu/test_compiled_on_gpu.py: "), "which takes longest"
 
 
 def test_a_row_that_fails_is_named_and_those_before_it_are_in_the_file_already(
@@ -275,11 +277,14 @@ def test_tests_that_fail_are_in_their_row_by_name(
     (folder / "test_right.py").write_text("def test_right():\n    pass\n")
     assert check.run_tests(float("inf")) | {"seconds": 0} == {"ended": "passed", "seconds": 0, "failed": []}
     (folder / "test_wrong.py").write_text("def test_wrong():\n    assert 1 == 2, 'a reason'\n")
+    (folder / "test_compiled.py").write_text("def test_compiled():\n    pass\n")
     found = check.run_tests(float("inf"))
     assert found["ended"] == "FAILED"
     (line,) = found["failed"]
     assert line.startswith("FAILED tests/test_wrong.py::test_wrong - AssertionError: a reason")
-    assert "test_right" in capsys.readouterr().out
+    ran = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.endswith("%]")]
+    order = ("right", "right", "wrong", "compiled")
+    assert ran == [f"tests/test_{name}.py::test_{name}" for name in order], "what compiles comes last"
 
 
 def test_failing_tests_and_the_one_under_way_are_told_from_what_else_is_printed(check: ModuleType) -> None:
