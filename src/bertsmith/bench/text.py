@@ -116,8 +116,8 @@ def vocabulary_for(tokenizer: Path | None, text: Text, folder: Path) -> tuple[Pa
     elif known.is_file():
         chosen, what = Tokenizer.load(known), "bert-base-uncased"
     else:
-        with open(text.path, encoding="utf-8", newline="\n") as file:
-            sample = file.read(_SAMPLE_BYTES).splitlines()
+        with open(text.path, "rb") as file:
+            sample = file.read(_SAMPLE_BYTES).decode(errors="ignore").splitlines()  # the last letter may be cut
         trained_on = size(min(_SAMPLE_BYTES, text.text_bytes))
         chosen, what = train_vocabulary(sample, _VOCABULARY), f"trained on {trained_on} of the text"
     chosen.save(folder)

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.bench import run
+from bertsmith.bench import run, text
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.run import NAMES, run_bench
 from bertsmith.bench.text import cut_texts, name_sources, vocabulary_for
 from bertsmith.cli import main
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.tokens.vocabulary import train_vocabulary
 
 
 def test_options_that_a_bench_does_not_use_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -65,11 +67,28 @@ def test_sources_are_named_by_their_place_in_the_data(monkeypatch: pytest.Monkey
     assert name_sources(named) == "$BERTSMITH_DATA/wiki, $BERTSMITH_DATA, /somewhere/data2/wiki, mine"
 
 
+def test_a_vocabulary_is_trained_on_as_many_bytes_as_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of letters of two bytes, too."""
+    monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path / "none"))
+    monkeypatch.setattr(text, "_SAMPLE_BYTES", 1000)
+    given: list[str] = []
+
+    def trained(sample: list[str], size: int) -> Tokenizer:
+        given.extend(sample)
+        return train_vocabulary(sample, size)
+
+    monkeypatch.setattr(text, "train_vocabulary", trained)
+    (tmp_path / "a.txt").write_text("Кошка сидела на коврике, и всё было хорошо. " * 40, encoding="utf-8")
+    _, what = vocabulary_for(None, cut_texts([str(tmp_path / "a.txt")], [2000], tmp_path)[0], tmp_path / "tokenizer")
+    assert what.startswith("trained on 1.0 kB of the text")
+    assert 990 < len("\n".join(given).encode()) <= 1000
+
+
 def test_the_text_that_a_vocabulary_is_trained_on_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path / "none"))
     (tmp_path / "a.txt").write_text("The cat sat on the mat, and all was well in its warm house. " * 20)
-    text = cut_texts([str(tmp_path / "a.txt")], [1000], tmp_path)[0]
-    folder, what = vocabulary_for(None, text, tmp_path / "tokenizer")
+    cut = cut_texts([str(tmp_path / "a.txt")], [1000], tmp_path)[0]
+    folder, what = vocabulary_for(None, cut, tmp_path / "tokenizer")
     assert (folder / "vocab.txt").is_file()
     assert what.startswith("trained on 1.2 kB of the text")
 
