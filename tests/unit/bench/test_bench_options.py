@@ -70,7 +70,6 @@ def test_sources_are_named_by_their_place_in_the_data(monkeypatch: pytest.Monkey
 def test_a_vocabulary_is_trained_on_as_many_bytes_as_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of letters of two bytes, too."""
     monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path / "none"))
-    monkeypatch.setattr(text, "_SAMPLE_BYTES", 1000)
     given: list[str] = []
 
     def trained(sample: list[str], size: int) -> Tokenizer:
@@ -78,19 +77,15 @@ def test_a_vocabulary_is_trained_on_as_many_bytes_as_is_told(monkeypatch: pytest
         return train_vocabulary(sample, size)
 
     monkeypatch.setattr(text, "train_vocabulary", trained)
-    (tmp_path / "a.txt").write_text("Кошка сидела на коврике, и всё было хорошо. " * 40, encoding="utf-8")
-    _, what = vocabulary_for(None, cut_texts([str(tmp_path / "a.txt")], [2000], tmp_path)[0], tmp_path / "tokenizer")
-    assert what.startswith("trained on 1.0 kB of the text")
-    assert 990 < len("\n".join(given).encode()) <= 1000
-
-
-def test_the_text_that_a_vocabulary_is_trained_on_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path / "none"))
-    (tmp_path / "a.txt").write_text("The cat sat on the mat, and all was well in its warm house. " * 20)
+    (tmp_path / "a.txt").write_text("Кошка сидела на коврике, и всё было хорошо. " * 20, encoding="utf-8")
     cut = cut_texts([str(tmp_path / "a.txt")], [1000], tmp_path)[0]
-    folder, what = vocabulary_for(None, cut, tmp_path / "tokenizer")
-    assert (folder / "vocab.txt").is_file()
-    assert what.startswith("trained on 1.2 kB of the text")
+    for most, told in ((1000, "trained on 1.0 kB of the text"), (10**6, "trained on 1.6 kB of the text")):
+        monkeypatch.setattr(text, "_SAMPLE_BYTES", most)
+        given.clear()
+        folder, what = vocabulary_for(None, cut, tmp_path / "tokenizer")
+        assert (folder / "vocab.txt").is_file()
+        assert what.startswith(told)
+        assert len("\n".join(given).encode()) in (min(most, cut.text_bytes) - 1, min(most, cut.text_bytes))
 
 
 def test_windows_gets_a_message_instead_of_an_import_error() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.process import Child, OutOfTime, SideFailed
+from made_ranks import is_alive
 
 MODULE = """
 import os, subprocess, sys, time
@@ -70,17 +71,11 @@ def child(tmp_path: Path, places: dict[str, str], fails: str = "", deadline: flo
 
 
 def is_gone(pid: int, seconds: float = 20.0) -> bool:
-    """Whether the process has ended, or is about to; a zombie has."""
+    """Whether the process has ended, or is about to."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return True
-        if state == "Z":
-            return True
+    while is_alive(pid) and time.monotonic() < end:
         time.sleep(0.02)
-    return False
+    return not is_alive(pid)
 
 
 @pytest.mark.parametrize(
