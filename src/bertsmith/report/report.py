@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import StrPath
 from bertsmith.base.log import counted, say, size
 from bertsmith.report.page import DOCTYPE, generator, page
 from bertsmith.report.parts import Limits
@@ -18,17 +20,19 @@ _HEAD_BYTES = 1000
 _TRIES = 8
 
 
-def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
-    """Writes a page of under 2 MB that shows these runs, and returns its path; an earlier report there is replaced.
+def write_report(runs: Sequence[StrPath] | StrPath, out: StrPath) -> Path:
+    """Writes a page of under 2 MB that shows these runs, or one, and returns its path; an earlier report there is
+    replaced.
 
     Raises BertsmithError for a folder that is not a run's, for an `out` that is something else than a report, and for
     more runs than such a page holds.
     """
-    out = Path(out)
+    out = files.as_path(out, "out")
     _check_out(out)
-    if not runs:
+    folders = [files.as_path(run, "a run") for run in ([runs] if isinstance(runs, str | os.PathLike) else runs)]
+    if not folders:
         raise BertsmithError("no run is named", "report", "name one or several folders of runs")
-    read = read_runs([Path(run) for run in runs])
+    read = read_runs(folders)
     limits = Limits()
     for _ in range(_TRIES):
         text = page(read, limits)

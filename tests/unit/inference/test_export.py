@@ -222,6 +222,10 @@ def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) 
         export(folder, out)
     with pytest.raises(BertsmithError, match="more than an earlier export"):
         export(folder, folder)
+    for other in ("[]", '{"files": 5}'):
+        (out / "export.json").write_text(other)
+        with pytest.raises(BertsmithError, match="more than an earlier export"):
+            export(folder, out)
     with pytest.raises(BertsmithError, match="a file is in the way"):
         export(folder, out / "notes.txt" / "x")
     with pytest.raises(BertsmithError, match="File name too long"):

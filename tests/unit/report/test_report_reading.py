@@ -172,6 +172,16 @@ def test_only_a_report_is_replaced(tmp_path: Path) -> None:
     assert (run / "metrics.jsonl").read_text(encoding="utf-8").count("\n") == len(LINES)
 
 
+def test_one_run_and_what_is_no_path_in_python(tmp_path: Path) -> None:
+    run, out = write_run(tmp_path / "run", LINES), tmp_path / "page.html"
+    pages = [write_report(runs, out).read_text(encoding="utf-8") for runs in (run, str(run), [run])]
+    assert pages[0] == pages[1] == pages[2]
+    with pytest.raises(BertsmithError, match="out is of type NoneType, which is no path"):
+        write_report([run], None)
+    with pytest.raises(BertsmithError, match="a run is of type int, which is no path"):
+        write_report([run, 5], out)
+
+
 def test_a_page_that_would_be_too_large_is_shortened_and_says_so(
     tmp_path: Path, said: pytest.LogCaptureFixture
 ) -> None:

@@ -123,7 +123,8 @@ def _check_replaceable(out: Path, name: str) -> None:
     for Triton: it would be deleted. name: of the model in such a repository."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    earlier = files.read_json(out / EXPORT_FILE) if (out / EXPORT_FILE).is_file() else {}
+    found = files.read_json(out / EXPORT_FILE) if (out / EXPORT_FILE).is_file() else {}
+    earlier = found if isinstance(found, dict) and isinstance(found.get("files"), list) else {}
     if earlier.get("name", name) != name:
         what = f"this is a repository with the model '{earlier['name']}', which would be deleted"
         raise BertsmithError(what, out, "choose another --out; the folders of models can be moved into one repository")
