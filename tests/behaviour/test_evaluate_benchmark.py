@@ -135,6 +135,19 @@ def test_rows_for_the_server_of_which_nothing_is_read_are_warned_of_once(folder,
     ]
 
 
+@pytest.mark.parametrize("lacks", ["column", "cell"])
+def test_a_row_for_the_server_without_its_number_is_named(folder, tmp_path, lacks):
+    made_mrpc(tmp_path / "glue")
+    path = tmp_path / "glue/MRPC/test.tsv"
+    head, first, *rest = (line.split("\t") for line in path.read_text().splitlines())
+    lines = [line[1:] for line in (head, first, *rest)] if lacks == "column" else [head, ["", *first[1:]], *rest]
+    path.write_text("".join("\t".join(line) + "\n" for line in lines))
+    with pytest.raises(BertsmithError, match="this row has nothing in a column 'index'") as caught:
+        evaluate_benchmark(folder / "runs/mrpc", tmp_path / "glue", submission=tmp_path / "found.zip", device="cpu")
+    assert caught.value.where == f"{path}:2"
+    assert not (tmp_path / "found.zip").exists()
+
+
 def test_predictions_of_any_program_are_scored_as_the_official_scripts_do(tmp_path, capsys):
     """The same two questions as a file of SQuAD 1.1, and with one that has no answer."""
     rows = [

@@ -222,6 +222,23 @@ def test_equally_likely_sentences_are_drawn_the_same_each_time(
     assert "100 of equally likely sentences (drawn)" in caplog.text
 
 
+def test_sentences_without_a_token_that_the_model_knows_are_counted(
+    syllables: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sentence without any token is likelier than every other one."""
+    write_pairs(tmp_path / "a.jsonl", [("\x01\u200b", "word1 word2"), ("word1", "word2")])
+    write_pairs(tmp_path / "b.jsonl", [("word3", "\U0001f600"), ("word1 " * 50, "\x07")])
+    found = evaluate_minimal_pairs(syllables, tmp_path, **CPU)
+    assert found.truncated_tokens == 12
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        f"warning: rows with {what}: {count} of 8, such as {tmp_path / row}; the answer says nothing of such a text"
+        for what, count, row in (
+            ("a text without any token", 2, "a.jsonl:1, sentence_good"),
+            ("a text of which the vocabulary has nothing ([UNK] alone)", 1, "b.jsonl:1, sentence_bad"),
+        )
+    ]
+
+
 def test_every_paradigm_of_blimp_has_its_phenomenon(real_data: Callable[[str], Path]) -> None:
     assert len(PHENOMENON) == 67
     assert len(set(PHENOMENON.values())) == 12

@@ -193,7 +193,7 @@ def test_parts_are_named_where_the_work_is_not_resumed_or_was_another(model, tmp
         predicted(model, source, out, SMALL)
     with pytest.raises(BertsmithError, match="another part size"):
         predicted(model, source, out, RowOptions(part_rows=8, resume=True))
-    with pytest.raises(BertsmithError, match="another flags"):
+    with pytest.raises(BertsmithError, match="another top"):
         predict_file(model, source, out, rows=RESUMED, top=2, **CPU)
     other = tmp_path / "other"
     shutil.copytree(model, other)
@@ -211,9 +211,9 @@ def test_parts_of_vectors_that_do_not_say_what_was_cut_are_not_continued(model, 
         embedded(model, source, out, SMALL)
     written = PartsFolder(out).path / "made_from.json"
     made_from = json.loads(written.read_text())
-    made_from["flags"].pop("added", None)  # as it was before rows had "truncated_tokens"
+    made_from.pop("added columns")  # as it was before rows had "truncated_tokens"
     written.write_text(json.dumps(made_from))
-    with pytest.raises(BertsmithError, match="another flags"):
+    with pytest.raises(BertsmithError, match="another added columns"):
         embedded(model, source, out, RESUMED)
 
 

@@ -71,11 +71,8 @@ def embed_file(
         load = partial(_loaded, model, {**loading, "columns": columns}, kind)
     if not is_pipe(source) and (others := _others(source, columns)):
         say(f"columns of {source} that have no part in the vectors: {', '.join(others)}")
-    flags = {name: value for name, value in sorted(loading.items()) if name not in ("device", "vectors")}
-    flags |= {"columns": asdict(columns), "vectors": asdict(options) | {"layers": list(options.layers)}, "kind": kind}
-    flags["added"] = _ADDED  # so that parts without one of these, of an earlier state of the code, are not continued
     part_rows = _PART_ROWS_OF_TOKENS if options.layers else Job.part_rows
-    job = Job(load, folder, loading.get("device", "auto"), {"flags": flags}, _JOINS[kind], "embedding", part_rows)
+    job = Job(load, folder, loading.get("device", "auto"), _JOINS[kind], "embedding", part_rows)
     done = answer_rows(job, source, out, rows)
     say(f"vectors of {counted(done.rows, 'text')}{done.shortfall('text')}")
     return done
@@ -107,8 +104,12 @@ class EmbedWork(PartWork):
     """Vectors as an array, a table, or lines of JSON."""
 
     def __init__(self, embedder: Embedder, columns: Columns, kind: str) -> None:
-        self.columns, self.facts = columns, embedder.facts
-        self._embedder, self._kind = embedder, kind
+        self.columns, self._embedder, self._kind = columns, embedder, kind
+        options = embedder.options
+        vectors = asdict(options) | {"layers": list(options.layers)}
+        # With what rows get, so that parts without one of these, of an earlier state of the code, are not continued.
+        made = {"columns": asdict(columns), "vectors": vectors, "kind": kind, "added columns": _ADDED}
+        self.facts = embedder.facts | made
 
     def usable(self, where: str, row: Row | str) -> None:
         record_of(where, row, self.columns.text)

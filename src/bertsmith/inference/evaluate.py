@@ -11,7 +11,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import say, warn
-from bertsmith.inference.predictor import Predictor, changed
+from bertsmith.inference.predictor import Predictor, changed, predictor_of
 from bertsmith.tasks.answering.figures import keys_of, named_as_1_1
 from bertsmith.tasks.examples import warn_of_empty
 from bertsmith.tasks.kinds.qa import Qa
@@ -36,21 +36,17 @@ def evaluate(
     data: Source,
     *,
     report: StrPath | None = None,
-    device: str = "auto",
-    precision: str = "auto",
-    columns: Columns | Mapping[str, Any] | None = None,
     skipped: SkippedRows | None = None,
+    **loading: Any,
 ) -> Evaluated:
     """Every metric of a fine-tuned model, or of a run's, on labelled rows.
 
-    data: a file, or a list of rows. report: a folder for what the task has to tell of them. columns: as of `Predictor`.
-    skipped: is given rows that cannot be used; without it they raise BertsmithError, as a label that the model does
-    not know does.
+    data: a file, or a list of rows. report: a folder for what the task has to tell of them. skipped: is given rows that
+    cannot be used; without it they raise BertsmithError, as a label that the model does not know does. loading: of
+    `Predictor`, such as `columns`, where `model` is none yet.
     """
     folder = None if report is None else files.as_path(report, "report")
-    predictor = (
-        model if isinstance(model, Predictor) else Predictor(model, device, precision=precision, columns=columns)
-    )
+    predictor = predictor_of(model, **loading)
     examples = predictor.examples(data, skipped)
     sequences = examples.sequences
     say(f"{len(examples.records):,} rows, {sequences.truncation()}")

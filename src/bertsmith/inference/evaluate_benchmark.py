@@ -5,18 +5,19 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import say, warn
 from bertsmith.inference.parts.part import Account
-from bertsmith.inference.predictor import Predictor
+from bertsmith.inference.predictor import Predictor, predictor_of
 from bertsmith.tasks.benchmarks.benchmark import Benchmark, benchmarks
 from bertsmith.tasks.benchmarks.glue import Predictions, add_to_submission
 from bertsmith.tasks.benchmarks.inputs import benchmark_named, figure_prefix, tell_rows
 from bertsmith.tasks.examples import warn_of_empty
-from bertsmith.tasks.reading.records import Columns, read_rows
+from bertsmith.tasks.reading.records import Columns, Row, id_of, read_rows
 from bertsmith.weights.huggingface import TASK_FILE
 
 _ROWS_AT_ONCE = 16_384
@@ -41,18 +42,17 @@ def evaluate_benchmark(
     benchmark: str | None = None,
     submission: StrPath | None = None,
     fold: int = 0,
-    device: str = "auto",
-    precision: str = "auto",
+    **loading: Any,
 ) -> BenchmarkScore:
     """Measures a fine-tuned model on the files of a benchmark in the folder `data`, by the benchmark's own columns.
 
     benchmark: its name; by default the one that the model was fine-tuned on. A model of MNLI is measured on GLUE's
     diagnostic set too, where its files are in the folder. submission: a zip that the answers for unlabelled test rows
-    are put into. fold: of a benchmark with published folds. Raises BertsmithError for files that are missing, and for a
-    model of another task.
+    are put into. fold: of a benchmark with published folds. loading: of `Predictor`, such as `device`, where `model` is
+    none yet. Raises BertsmithError for files that are missing, and for a model of another task.
     """
     data, out = files.as_path(data, "data"), None if submission is None else files.as_path(submission, "submission")
-    predictor = model if isinstance(model, Predictor) else Predictor(model, device, precision=precision)
+    predictor = predictor_of(model, **loading)
     own = benchmark_named(benchmark or _trained_on(predictor.folder))
     followers = [each for each in benchmarks().values() if each.trained_as == own.name]
     score = BenchmarkScore(own.name)
@@ -98,12 +98,22 @@ def _answers(predictor: Predictor, benchmark: Benchmark, part: str, path: Path) 
     account = Account()
     rows = read_rows(path, columns, reader=predictor.reader)
     while some := list(itertools.islice(rows, _ROWS_AT_ONCE)):
-        ids += [str(row[columns.id]) for _, row in some if not isinstance(row, str)]
+        ids += [_id(where, row, columns) for where, row in some]
         predictions, sequences = predictor.predict(some)
         answers += [each["number"] if "number" in each else each["label"] for each in predictions]
         account.read_all(some, sequences, predictor.tokenizer)
     account.warn_of_empty()
     return Predictions(ids, answers)
+
+
+def _id(where: str, row: Row | str, columns: Columns) -> str:
+    """The number of a row for the server. Raises BertsmithError where it has none."""
+    assert not isinstance(row, str)
+    found = id_of(row, columns)
+    if found is None:
+        what = f"this row has nothing in a column '{columns.id}', by which the server knows it"
+        raise BertsmithError(what, where, "take the file as the benchmark publishes it, or leave out --submission")
+    return found
 
 
 def _trained_on(folder: Path) -> str:

@@ -14,7 +14,8 @@ from bertsmith.base.files import StrPath, as_path
 from bertsmith.base.log import Progress, as_details, counted, say
 from bertsmith.base.streams import stream_key
 from bertsmith.inference.blimp import PHENOMENON
-from bertsmith.inference.predictor import Predictor, load_predictor
+from bertsmith.inference.parts.part import Account, Named
+from bertsmith.inference.predictor import Predictor, predictor_of
 from bertsmith.tasks.reading.records import Columns, read_rows, text_of
 
 _GOOD, _BAD = "sentence_good", "sentence_bad"
@@ -49,16 +50,16 @@ def evaluate_minimal_pairs(model: StrPath | Predictor, folder: StrPath, **loadin
     paths = sorted(folder.glob("*.jsonl"))
     if not paths:
         raise BertsmithError("there is no .jsonl file with pairs of sentences here", folder, "name BLiMP's folder")
-    predictor = model if isinstance(model, Predictor) else load_predictor(model, **loading)
-    predictor = predictor.for_likelihood(left_to_right=True)
-    score = MinimalPairsScore(precision=str(predictor.facts["precision"]))
+    predictor = predictor_of(model, **loading).for_likelihood(left_to_right=True)
+    score, account = MinimalPairsScore(precision=str(predictor.facts["precision"])), Account()
     with Progress("minimal pairs", None, "pair") as progress:
         for path in paths:
-            told = _told(predictor, path, score)
+            told = _told(predictor, path, score, account)
             score.rows[path.stem] = len(told)
             score.files[path.stem] = float(np.mean(told))
             progress.advance(len(told), path.stem)
-    score.figures = by_phenomenon(score.files)
+    score.figures, score.truncated_tokens = by_phenomenon(score.files), account.truncated_tokens
+    account.warn_of_empty()
     cut = f", {score.truncated_tokens:,} tokens not read" if score.truncated_tokens else ""
     drawn = f", {score.ties:,} of equally likely sentences (drawn)" if score.ties else ""
     pairs = counted(sum(score.rows.values()), "pair")
@@ -75,20 +76,20 @@ def by_phenomenon(files: Mapping[str, float]) -> dict[str, float]:
     return means | {"mean": float(np.mean(list(files.values())))}
 
 
-def _told(predictor: Predictor, path: Path, score: MinimalPairsScore) -> Sequence[bool]:
-    """Whether the better sentence of each pair of a file is the likelier one."""
-    rows = []
+def _told(predictor: Predictor, path: Path, score: MinimalPairsScore, account: Account) -> Sequence[bool]:
+    """Whether the better sentence of each pair of a file is the likelier one. The account gets both sentences."""
+    rows: list[Named] = []
     for where, row in read_rows(path, Columns(text=_GOOD)):
         try:
             assert not isinstance(row, str)
-            rows += [(where, text_of(row, name)) for name in (_GOOD, _BAD)]
+            rows += [(f"{where}, {name}", text_of(row, name)) for name in (_GOOD, _BAD)]
         except ValueError as error:
             raise BertsmithError(str(error), where, "correct or remove this row") from error
     if not rows:
         raise BertsmithError("no rows found", path, "give a file with at least one pair")
     with as_details():
-        answers, _ = predictor.predict(rows)
-    score.truncated_tokens += sum(each["truncated_tokens"] for each in answers)
+        answers, sequences = predictor.predict(rows)
+    account.read_all(rows, sequences, predictor.tokenizer)
     found = [each["log_likelihood"] for each in answers]
     good, bad = np.array(found[::2]), np.array(found[1::2])
     tied = np.abs(good - bad) <= _EQUAL * np.abs(good)

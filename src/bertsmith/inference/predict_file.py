@@ -29,7 +29,7 @@ from bertsmith.inference.parts.run import Job, RowOptions, answer_rows, check_pa
 from bertsmith.inference.parts.workers import Given, Load
 from bertsmith.inference.predictor import TRUNCATED, Prediction, Predictor, load_predictor
 from bertsmith.tasks.reading.bad_rows import Report
-from bertsmith.tasks.reading.records import Columns, Row
+from bertsmith.tasks.reading.records import Row
 from bertsmith.weights.huggingface import model_folder
 
 PREDICTION = "prediction"
@@ -62,7 +62,7 @@ def predict_file(
     else:
         rows.check_loading(loading)
         folder, load = model_folder(model), partial(_loaded, model, loading, to_csv)
-    job = Job(load, folder, loading.get("device", "auto"), {"flags": _plain(loading)}, joined_lines, "predicting")
+    job = Job(load, folder, loading.get("device", "auto"), joined_lines, "predicting")
     done = answer_rows(job, source, out, rows)
     say(f"{counted(done.rows, 'row')} predicted{done.shortfall('row')}")
     return done
@@ -77,12 +77,6 @@ def check_out(out: str | Path) -> None:
 
 def _loaded(model: StrPath, loading: Mapping[str, Any], to_csv: bool, device: str) -> PartWork:
     return PredictWork(load_predictor(model, **{**loading, "device": device}), to_csv)
-
-
-def _plain(loading: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model is loaded with as JSON, but for the device, of which the loaded model says more."""
-    found = {name: asdict(value) if isinstance(value, Columns) else value for name, value in loading.items()}
-    return {name: value for name, value in sorted(found.items()) if name != "device"}
 
 
 class PredictWork(PartWork):

@@ -15,7 +15,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import log_choice, say, warn
-from bertsmith.inference.backends.model import count_of, ready_model
+from bertsmith.inference.backends.model import check_loaded, count_of, ready_model
 from bertsmith.tasks.embedding.folders import read_max_length, read_sentence_config
 from bertsmith.tasks.examples import all_empty_in_words
 from bertsmith.tasks.kinds.likelihood import Likelihood
@@ -257,6 +257,15 @@ def load_predictor(folder: StrPath, device: str = "auto", *, likelihood: bool = 
     """A `Predictor`, of how likely texts are if wanted. options: its own."""
     predictor = Predictor(folder, device, **options)
     return predictor.for_likelihood() if likelihood else predictor
+
+
+def predictor_of(model: StrPath | Predictor, **loading: Any) -> Predictor:
+    """A loaded model as it is, or that of a folder. loading: of `Predictor`. Raises BertsmithError for this where the
+    model is loaded already."""
+    if not isinstance(model, Predictor):
+        return Predictor(model, **loading)
+    check_loaded(loading)
+    return model
 
 
 def changed(columns: Columns, values: Columns | Mapping[str, Any] | None) -> Columns:

@@ -1,7 +1,9 @@
-"""Paths that are given in Python: as a text or a Path, and anything else is named."""
+"""What is given in Python: paths as a text or a Path, numbers of NumPy, and models that are loaded already."""
 
 from functools import partial
+from types import MappingProxyType
 
+import numpy as np
 import pytest
 
 from bertsmith.base.errors import BertsmithError
@@ -41,6 +43,29 @@ def labels(model, tmp_path_factory):
 def test_what_is_no_path_is_named(call, name, labels):
     with pytest.raises(BertsmithError, match=f"^{name}, which is no path"):
         call(labels)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda model: evaluate(model, rows(4, 1), columns={"label": "other"}), "columns"),
+        (lambda model: evaluate_benchmark(model, "glue", benchmark="sst2", precision="bf16"), "precision"),
+        (lambda model: evaluate_minimal_pairs(model, ".", device="cuda"), "device"),
+    ],
+)
+def test_what_a_loaded_model_would_not_follow_is_refused(call, name, labels, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "glue").mkdir()
+    (tmp_path / "own.jsonl").touch()
+    with pytest.raises(BertsmithError, match=f"loaded already, so this would have no effect: {name}\n"):
+        call(labels)
+
+
+def test_numbers_of_numpy_and_any_mapping_are_options_of_files(model, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"body": "word1 [MASK]"}\n')
+    options = {"columns": MappingProxyType({"text": "body"}), "budget_tokens": np.int64(64), "device": "cpu"}
+    assert predict_file(model, tmp_path / "rows.jsonl", tmp_path / "a.jsonl", top=np.int64(3), **options).rows == 1
+    assert embed_file(model, tmp_path / "rows.jsonl", tmp_path / "b.npy", **options).rows == 1
 
 
 def test_a_text_does_for_a_path(labels, tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -149,6 +150,13 @@ def count_of(name: str, value: object) -> int:
     if type(value) is bool or not isinstance(value, Integral) or value < 1:
         raise BertsmithError(f"{name} is {value!r}", name, "use a whole number from 1")
     return int(value)
+
+
+def check_loaded(loading: Mapping[str, Any]) -> None:
+    """Raises BertsmithError for what a model is loaded with, where it is loaded already."""
+    if loading:
+        what = f"the model is loaded already, so this would have no effect: {', '.join(sorted(loading))}"
+        raise BertsmithError(what, "model", "give its folder, or load it with these")
 
 
 def chosen_engine(folder: Path, backend: str, device: str, precision: str) -> Device | Graph:

@@ -110,8 +110,8 @@ class Account:
 
 
 class PartWork(ABC):
-    """A loaded model, and how its answers are written. columns, reader: how rows are read for it. facts: what was
-    chosen when it was loaded, such as its precision, as JSON."""
+    """A loaded model, and how its answers are written. columns, reader: how rows are read for it. facts: all that
+    decides what is written, such as its precision, as JSON."""
 
     columns: Columns
     reader: type[RowReader] = RowReader

@@ -17,6 +17,7 @@ from bertsmith.base.locks import LOCK_FILE
 from bertsmith.base.log import Progress, counted, say, warn
 from bertsmith.base.stopping import StoppedAfterSaving, StopSignal, stop_on_signals
 from bertsmith.base.versions import version_of
+from bertsmith.inference.backends.model import check_loaded
 from bertsmith.inference.parts.folder import Join, PartsFolder
 from bertsmith.inference.parts.part import Account, OnError, Part
 from bertsmith.inference.parts.reading import PART_CHARACTERS, parts_of
@@ -67,9 +68,7 @@ class RowOptions(TypeChecked):
         """Raises BertsmithError for several workers, and for what a model is loaded with, where one is loaded."""
         if self.workers > 1 or self.gpus:
             raise BertsmithError("each of several workers loads a model", "model", "give its folder, not a loaded one")
-        if loading:
-            what = f"the model is loaded already, so this would have no effect: {', '.join(sorted(loading))}"
-            raise BertsmithError(what, "model", "give its folder, or load it with these")
+        check_loaded(loading)
 
     def check_loading(self, loading: Mapping[str, Any]) -> None:
         """Raises BertsmithError for GPUs together with another device or an engine that has none."""
@@ -98,14 +97,13 @@ class RowOptions(TypeChecked):
 @dataclass(frozen=True)
 class Job:
     """What is done with rows. load: gives the loaded model; it must be importable where there are several workers.
-    model: its folder. device: one for all workers. flags: what else decides what is written, as JSON. doing: in words.
-    part_rows: the most of a part, where the user does not say.
+    model: its folder. device: one for all workers. doing: in words. part_rows: the most of a part, where the user does
+    not say.
     """
 
     load: Load
     model: Path
     device: str
-    flags: Mapping[str, Any]
     join: Join
     doing: str
     part_rows: int = 4096
@@ -160,8 +158,7 @@ def _into_file(
             "input": _input_facts(source),
             "part size": f"{options.part_rows:,} rows or {PART_CHARACTERS:,} characters",
         }
-        made_from |= {**job.flags, **workers.facts}
-        with folder.held(made_from, options.resume) as finished:
+        with folder.held({**made_from, **workers.facts}, options.resume) as finished:
             if options.on_error == "stop":
                 _refuse_left_out(finished)
             if options.resume:
