@@ -15,6 +15,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.embed import VectorOptions
 from bertsmith.inference.embed_file import embed_file
+from bertsmith.inference.parts.folder import PartsFolder
 from bertsmith.inference.parts.run import RowOptions
 from bertsmith.weights.huggingface import load_encoder
 from made_rows import PIECES, WORDS
@@ -140,6 +141,20 @@ def test_columns_of_a_parquet_file_have_one_type_over_all_parts(model, tmp_path,
     assert caught.value.where == str(tmp_path / "out.parquet.parts")
     assert caught.value.fix.endswith("delete this folder, whose parts cannot be joined")
     assert "--resume" not in said.text  # it would end so again
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_part_with_another_type_ends_the_work_at_once(model, tmp_path, workers, quick_workers):
+    """It did when all parts were finished, after hours; and where it is resumed, before any work."""
+    pytest.importorskip("pyarrow")
+    source, out = tmp_path / "rows.jsonl", tmp_path / "out.parquet"
+    source.write_text("".join(json.dumps({"text": "word1", "x": n or "one"}) + "\n" for n in range(40)))
+    for resume, parts in ((False, range(2, 9)), (True, None)):
+        before = PartsFolder(out).finished_parts()
+        with pytest.raises(BertsmithError, match="no one type") as caught:
+            embed_file(model, source, out, rows=RowOptions(workers, part_rows=1, resume=resume), **CPU)
+        assert caught.value.where == str(tmp_path / "out.parquet.parts")
+        assert PartsFolder(out).finished_parts() in (parts or [before])
 
 
 @pytest.mark.parametrize(

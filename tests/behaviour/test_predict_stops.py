@@ -190,6 +190,32 @@ def test_of_a_pipe_a_full_disk_leaves_nothing(model, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_no_message_about_a_pipe_names_resume(model, tmp_path, monkeypatch):
+    """It would be refused."""
+    source, pipe, out, write = tmp_path / "rows.jsonl", tmp_path / "pipe", tmp_path / "out.jsonl", PartsFolder.write
+    os.mkfifo(pipe)
+    source.write_text('{"text": "word1 [MASK]"}\n' * 20 + "broken\n")
+    with pytest.raises(BertsmithError, match="not JSON"):
+        predict_file(model, source, out, rows=RowOptions(part_rows=10), device="cpu")
+    with pytest.raises(BertsmithError, match="parts of an earlier run are there") as refused:
+        predict_file(model, pipe, out, device="cpu")
+    assert refused.value.fix == "delete this folder to begin anew"
+    PartsFolder(out).remove()
+
+    def write_and_damage(self, number, answered):
+        write(self, number, answered)
+        os.truncate(self.path / f"{number:08}.part", 5)
+
+    monkeypatch.setattr(PartsFolder, "write", write_and_damage)
+    writer = threading.Thread(target=pipe.write_text, args=('{"text": "word1 [MASK]"}\n',))
+    writer.start()
+    with pytest.raises(BertsmithError, match="this finished part is damaged") as refused:
+        predict_file(model, pipe, out, device="cpu")
+    writer.join()
+    assert refused.value.fix == "give the same command and its rows once more"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["pipe", "rows.jsonl"]
+
+
 def test_parts_of_an_earlier_state_are_refused_together(model, tmp_path):
     """Their accounts lack what is counted now."""
     source, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"

@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertsmith.base.errors import BertsmithError, check_class, nearest
 from bertsmith.base.files import StrPath
@@ -18,7 +20,7 @@ from bertsmith.inference.embed import Embedder, VectorOptions, Vectors, columns_
 from bertsmith.inference.parts.folder import Join, joined_lines
 from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, empty_rows, json_text, lines
 from bertsmith.inference.parts.run import Job, RowOptions, answer_rows, check_paths
-from bertsmith.inference.parts.tables import joined_array, joined_tables, table_of
+from bertsmith.inference.parts.tables import OneSchema, joined_array, joined_tables, table_of
 from bertsmith.inference.parts.workers import Given, Load
 from bertsmith.inference.predictor import TRUNCATED
 from bertsmith.rows.parquet import parquet_library
@@ -26,7 +28,6 @@ from bertsmith.tasks.kinds.embed import short_numbers
 from bertsmith.tasks.reading.bad_rows import Report, pass_over
 from bertsmith.tasks.reading.files import is_pipe
 from bertsmith.tasks.reading.records import Columns, Row, read_rows
-from bertsmith.tasks.sequences import Sequences, slots_of
 from bertsmith.weights.huggingface import model_folder
 
 EMBEDDING = "embedding"
@@ -72,7 +73,8 @@ def embed_file(
     if not is_pipe(source) and (others := _others(source, columns)):
         say(f"columns of {source} that have no part in the vectors: {', '.join(others)}")
     part_rows = _PART_ROWS_OF_TOKENS if options.layers else Job.part_rows
-    job = Job(load, folder, loading.get("device", "auto"), _JOINS[kind], "embedding", part_rows)
+    fits = OneSchema().add if kind == ".parquet" else Job.fits
+    job = Job(load, folder, loading.get("device", "auto"), _JOINS[kind], "embedding", part_rows, fits)
     done = answer_rows(job, source, out, rows)
     say(f"vectors of {counted(done.rows, 'text')}{done.shortfall('text')}")
     return done
@@ -133,21 +135,18 @@ class EmbedWork(PartWork):
         account.read_all(rows, sequences, tokenizer)
         if self._embedder.options.layers:
             places = part.places()
-            return "".join(
-                self._features(places[where], sequences, number, vectors) for number, (where, _) in enumerate(rows)
-            ).encode()
+            of_each = np.split(vectors, np.cumsum(sequences.lengths)[:-1])
+            each = zip((places[where] for where, _ in rows), sequences.ids, of_each, lost.tolist(), strict=True)
+            return "".join(starmap(self._features, each)).encode()
         if self._kind == ".npy":
             return np.ascontiguousarray(vectors, dtype="<f4").tobytes()
         whole = [row for _, row in rows if not isinstance(row, str)]
         return table_of(whole, {EMBEDDING: vectors, TRUNCATED: lost}, f"{rows[0][0]} and rows after it")
 
-    def _features(self, place: int, sequences: Sequences, number: int, vectors: Vectors) -> str:
-        """A line as extract_features.py writes it, and what was cut. place: of the row in the file. number: of the
-        sequence."""
+    def _features(self, place: int, ids: NDArray[np.int64], vectors: Vectors, lost_tokens: int) -> str:
+        """A line as extract_features.py writes it, and what was cut. place: of the row in the file."""
         indices = self._embedder.options.layers
-        offsets = np.concatenate(([0], np.cumsum(sequences.lengths)))
-        of_tokens = vectors[slots_of(offsets, np.array([number]))].reshape(-1, len(indices), self._embedder.width)
-        pieces = self._embedder.pieces(sequences.ids[number])
+        of_tokens = vectors.reshape(-1, len(indices), self._embedder.width)
         features = [
             {
                 "token": piece,
@@ -156,9 +155,9 @@ class EmbedWork(PartWork):
                     for index, values in zip(indices, layers, strict=True)
                 ],
             }
-            for piece, layers in zip(pieces, of_tokens, strict=True)
+            for piece, layers in zip(self._embedder.pieces(ids), of_tokens, strict=True)
         ]
-        line = {"linex_index": place, "features": features, TRUNCATED: int(sequences.lost_tokens[number])}
+        line = {"linex_index": place, "features": features, TRUNCATED: lost_tokens}
         return json.dumps(line, ensure_ascii=False) + "\n"
 
 

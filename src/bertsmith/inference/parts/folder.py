@@ -33,9 +33,10 @@ _CHECKED = ("bytes", "sha256")
 
 class PartsFolder:
     """The parts of one file. path: their folder. bad: where the rows go that cannot be used. out: the file; where it is
-    a link, the one that it leads to."""
+    a link, the one that it leads to. piped: whether the rows come through a pipe, so that nothing can be resumed."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, piped: bool = False) -> None:
+        self._piped = piped
         self.out = out = Path(os.path.realpath(out)) if os.path.islink(out) else out
         self.path, self.bad = out.with_name(f"{out.name}.parts"), out.with_name(f"{out.name}.errors.jsonl")
 
@@ -76,11 +77,12 @@ class PartsFolder:
         """Raises BertsmithError where parts are there and are not to be continued."""
         if not resume and (parts := self.finished_parts()):
             what = f"finished parts of an earlier run are there ({parts:,} of them)"
-            raise BertsmithError(what, self.path, "continue it with --resume, or delete this folder to begin anew")
+            fix = "" if self._piped else "continue it with --resume, or "
+            raise BertsmithError(what, self.path, f"{fix}delete this folder to begin anew")
 
     def finished_parts(self) -> int:
         """How many there are."""
-        return sum(self._file(number, "part").is_file() for number in self._numbers())
+        return sum(self.part(number).is_file() for number in self._numbers())
 
     def _numbers(self) -> list[int]:
         return sorted(int(path.stem) for path in self.path.glob("*.json") if path.stem.isdigit())
@@ -104,7 +106,7 @@ class PartsFolder:
             account = Account.from_json(values)
         except (BertsmithError, ValueError):
             return Account(), f"{path.name} does not say what became of its rows"
-        kept, bad = self._file(number, "part"), self._file(number, "bad")
+        kept, bad = self.part(number), self._file(number, "bad")
         if not kept.is_file():
             return account, "it is missing"
         found = _checks(account, kept.read_bytes(), bad.read_bytes() if bad.is_file() else b"")
@@ -128,7 +130,7 @@ class PartsFolder:
         """Writes a finished part, whole or not at all. Raises BertsmithError where the disk refuses."""
         for suffix in ("json", "bad"):  # of another run, which lost its payload or was killed in this part
             self._file(number, suffix).unlink(missing_ok=True)
-        files.write_whole(self._file(number, "part"), lambda file: file.write(answered.payload))
+        files.write_whole(self.part(number), lambda file: file.write(answered.payload))
         bad = b"".join(map(line_of, answered.bad))
         if bad:
             files.write_whole(self._file(number, "bad"), lambda file: file.write(bad))
@@ -139,13 +141,14 @@ class PartsFolder:
         """Raises BertsmithError where one of so many parts is not as it was written."""
         for number in range(parts):
             if damage := self._read(number)[1]:
-                fix = "give the same command with --resume, which does this part again"
-                raise BertsmithError(f"this finished part is damaged: {damage}", self._file(number, "part"), fix)
+                again = "with --resume, which does this part again"
+                fix = f"give the same command {'and its rows once more' if self._piped else again}"
+                raise BertsmithError(f"this finished part is damaged: {damage}", self.part(number), fix)
 
     def join(self, parts: int, join: Callable[[BinaryIO, Sequence[Path]], object]) -> None:
         """Joins so many parts into a file in this folder, which a kill leaves there. Raises BertsmithError where the
         disk refuses."""
-        payloads = [self._file(number, "part") for number in range(parts)]
+        payloads = [self.part(number) for number in range(parts)]
         files.write_whole(self.path / _JOINED, lambda file: join(file, payloads))
 
     def put_in_place(self) -> None:
@@ -164,6 +167,10 @@ class PartsFolder:
         """Removes the folder if it is there, when its parts were joined or are of no use to anybody."""
         if self.path.is_dir():
             files.remove_folder(self.path)
+
+    def part(self, number: int) -> Path:
+        """What is written for the rows of a part."""
+        return self._file(number, "part")
 
     def _file(self, number: int, suffix: str) -> Path:
         return self.path / f"{number:08d}.{suffix}"

@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from typing import Any, Literal, Self, TypeGuard, TypeVar
 
 from bertsmith.base.errors import BertsmithError
@@ -140,15 +141,12 @@ def answer(work: PartWork, part: Part, on_error: OnError) -> Answered:
     """Answers the rows of a part. Raises BertsmithError at the first bad row, or with "skip" leaves bad rows out."""
     if on_error == "stop":
         # What is wrong with a row before the one that could not be read comes first.
-        bad = next((place for place, row in enumerate(part.rows) if is_bad(row)), None)
-        rows = [row for row in part.rows[:bad] if is_row(row)]
-        done = _answer(work, part, rows, raise_at_once)
-        for row in part.rows if bad is not None else ():
-            if is_bad(row):
-                raise row[0]
+        done = _answer(work, part, list(filter(is_row, takewhile(is_row, part.rows))), raise_at_once)
+        for error, _ in filter(is_bad, part.rows):
+            raise error
         return done
-    found: list[BadRow] = [row for row in part.rows if is_bad(row)]
-    done = _answer(work, part, [row for row in part.rows if is_row(row)], lambda *bad: found.append(bad))
+    found = list(filter(is_bad, part.rows))
+    done = _answer(work, part, list(filter(is_row, part.rows)), lambda *bad: found.append(bad))
     places = part.places()
     found.sort(key=lambda bad: places.get(bad[0].where, 0))
     for error, _ in found:

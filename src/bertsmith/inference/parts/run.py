@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,7 +98,7 @@ class RowOptions(TypeChecked):
 class Job:
     """What is done with rows. load: gives the loaded model; it must be importable where there are several workers.
     model: its folder. device: one for all workers. doing: in words. part_rows: the most of a part, where the user does
-    not say.
+    not say. fits: is given each finished part; raises BertsmithError for one that cannot be joined with the others.
     """
 
     load: Load
@@ -107,6 +107,7 @@ class Job:
     join: Join
     doing: str
     part_rows: int = 4096
+    fits: Callable[[Path], object] = lambda path: None
 
 
 def check_paths(source: str | Path, out: str | Path) -> None:
@@ -146,7 +147,7 @@ def answer_rows(job: Job, source: str | Path, out: str | Path, options: RowOptio
 def _into_file(
     job: Job, source: str | Path, out: Path, options: RowOptions, progress: Progress, stop: StopSignal
 ) -> Account:
-    folder = PartsFolder(out)
+    folder = PartsFolder(out, is_pipe(source))
     if folder.out != out:
         say(f"{out} is a link: the file that it leads to is written, {folder.out}")
     folder.refuse_to_begin(options.resume)
@@ -168,7 +169,9 @@ def _into_file(
                     else "no finished parts are there: beginning anew"
                 )
             with _keeping(folder, source, workers):
-                done, parts = _answered(workers, source, options, finished, progress)
+                done, parts = _answered(
+                    workers, source, options, finished, progress, lambda number: job.fits(folder.part(number))
+                )
                 if not done.rows:
                     folder.remove()
                 _check_some(done, source, workers.reader)
@@ -202,9 +205,14 @@ def _workers(job: Job, folder: PartsFolder, options: RowOptions) -> Iterator[Wor
 
 
 def _answered(
-    workers: Workers, source: str | Path, options: RowOptions, finished: dict[int, Account], progress: Progress
+    workers: Workers,
+    source: str | Path,
+    options: RowOptions,
+    finished: dict[int, Account],
+    progress: Progress,
+    fits: Callable[[int], object],
 ) -> tuple[Account, int]:
-    """The account of all rows, and how many parts there are."""
+    """The account of all rows, and how many parts there are. fits: as of `Job`, of the number of a part."""
     accounts = dict(finished)
     parts = 0
 
@@ -216,7 +224,10 @@ def _answered(
                 yield part
 
     progress.skip(sum(each.rows + each.skipped for each in finished.values()))
+    for number in finished:
+        fits(number)
     for number, account in workers.run(missing()):
+        fits(number)
         accounts[number] = account
         progress.advance(account.rows + account.skipped)
     done = Account()

@@ -45,17 +45,37 @@ def table_of(rows: Sequence[Mapping[str, Any]], added: Mapping[str, NDArray[Any]
     return out.getvalue()
 
 
-def joined_tables(file: BinaryIO, parts: Sequence[Path], account: Account) -> None:
-    """The Join of parquet files: a row group for each part. A column that is empty in a part, or has whole numbers
-    there alone, takes the type that it has in the others. Raises BertsmithError for a column with several types."""
-    arrow, parquet = parquet_library(".parquet")
-    filled = [path for path in parts if path.stat().st_size]
-    try:
-        schemas = []
-        for path in filled:
+class OneSchema:
+    """The columns of the parts of a parquet file that were added so far, each with one type: one that is empty in a
+    part, or has whole numbers there alone, takes the type that it has in the others."""
+
+    def __init__(self) -> None:
+        self.columns: Any = None
+
+    def add(self, path: Path) -> None:
+        """Raises BertsmithError for a part with a column of another type than in those before."""
+        if not path.stat().st_size:
+            return
+        arrow, _ = parquet_library(".parquet")
+        try:
             with open_parquet(str(path)) as part:
-                schemas.append(part.schema_arrow)
-        schema = arrow.unify_schemas(schemas, promote_options="permissive")
+                both = [each for each in (self.columns, part.schema_arrow) if each is not None]
+        except BertsmithError:  # a damaged part, which is named before all are joined
+            return
+        try:
+            self.columns = arrow.unify_schemas(both, promote_options="permissive")
+        except arrow.ArrowException as error:
+            raise _mixed(error, path.parent) from error
+
+
+def joined_tables(file: BinaryIO, parts: Sequence[Path], account: Account) -> None:
+    """The Join of parquet files: a row group for each part. Raises BertsmithError for a column with several types."""
+    arrow, parquet = parquet_library(".parquet")
+    filled, found = [path for path in parts if path.stat().st_size], OneSchema()
+    for path in filled:
+        found.add(path)
+    schema = found.columns
+    try:
         with parquet.ParquetWriter(file, schema) as writer:
             for path in filled:
                 with open_parquet(str(path)) as part:
@@ -65,9 +85,11 @@ def joined_tables(file: BinaryIO, parts: Sequence[Path], account: Account) -> No
                         table = table.append_column(column, arrow.nulls(len(table), column.type))
                 writer.write_table(table.select(schema.names).cast(schema))
     except arrow.ArrowException as error:
-        raise _mixed(error, str(parts[0].parent), "; then delete this folder, whose parts cannot be joined") from error
+        raise _mixed(error, parts[0].parent) from error
 
 
-def _mixed(error: Exception, where: str, then: str = "") -> BertsmithError:
+def _mixed(error: Exception, where: str | Path) -> BertsmithError:
+    """where: the first of some rows, or the folder of the parts."""
+    then = "; then delete this folder, whose parts cannot be joined" if isinstance(where, Path) else ""
     what = f"a column of these rows has no one type that parquet has ({str(error).splitlines()[0]})"
     return BertsmithError(what, where, f"write to a .jsonl file, or give every column one type{then}")
