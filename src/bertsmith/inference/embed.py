@@ -15,7 +15,7 @@ from torch import nn
 from bertsmith.base.errors import BertsmithError, TypeChecked, check_class
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import log_choice, say
-from bertsmith.inference.backends.model import GraphModel, ready_model
+from bertsmith.inference.backends.model import GraphModel, Loaded, ready_model
 from bertsmith.inference.predictor import changed, read_task, warn_of_nothing_read
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.embedding.folders import SentenceRules, read_max_length, read_rules
@@ -62,7 +62,7 @@ class VectorOptions(TypeChecked):
         return replace(rules, pooling=pooling, unit=rules.unit if self.unit is None else self.unit)
 
 
-class Embedder:
+class Embedder(Loaded):
     """Gives vectors of texts by the encoder of a folder, or of a run's folder.
 
     A folder that sentence-transformers reads, as `finetune embed` writes them, has its own pooling, scaling and length.

@@ -15,7 +15,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import log_choice, say, warn
-from bertsmith.inference.backends.model import check_loaded, count_of, ready_model
+from bertsmith.inference.backends.model import Loaded, check_loaded, count_of, ready_model
 from bertsmith.tasks.embedding.folders import read_max_length, read_sentence_config
 from bertsmith.tasks.examples import all_empty_in_words
 from bertsmith.tasks.kinds.likelihood import Likelihood
@@ -41,7 +41,7 @@ _READ_BY = {"--n-best": LISTS_BEST, **COLUMNS_READ_BY}
 """Flags that not every kind of model reads, and the kinds that do."""
 
 
-class Predictor:
+class Predictor(Loaded):
     """Answers rows of text with the model of a folder, or of a run's folder.
 
     What it gives for each row is its task's: {"label", "score", "scores"} of a classifier, {"labels", "scores"} of one

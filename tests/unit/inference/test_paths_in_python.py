@@ -1,11 +1,14 @@
 """What is given in Python: paths as a text or a Path, numbers of NumPy, and models that are loaded already."""
 
+import copy
+import pickle
 from functools import partial
 from types import MappingProxyType
 
 import numpy as np
 import pytest
 
+from bertsmith import Embedder
 from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.embed_file import embed_file
 from bertsmith.inference.evaluate import evaluate, evaluate_predictions
@@ -66,6 +69,17 @@ def test_numbers_of_numpy_and_any_mapping_are_options_of_files(model, tmp_path):
     options = {"columns": MappingProxyType({"text": "body"}), "budget_tokens": np.int64(64), "device": "cpu"}
     assert predict_file(model, tmp_path / "rows.jsonl", tmp_path / "a.jsonl", top=np.int64(3), **options).rows == 1
     assert embed_file(model, tmp_path / "rows.jsonl", tmp_path / "b.npy", **options).rows == 1
+
+
+@pytest.mark.parametrize("kind", [Predictor, Embedder])
+def test_a_loaded_model_says_that_it_stays_in_its_process(kind, model):
+    loaded = kind(model, "cpu")
+    for send in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(BertsmithError, match=f"a loaded {kind.__name__} cannot be pickled") as caught:
+            send(loaded)
+        assert "give that one the folder" in caught.value.fix
+    again = copy.copy(loaded)
+    assert (type(again), vars(again)) == (kind, vars(loaded))
 
 
 def test_a_text_does_for_a_path(labels, tmp_path):

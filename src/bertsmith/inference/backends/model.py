@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import torch
@@ -150,6 +150,20 @@ def count_of(name: str, value: object) -> int:
     if type(value) is bool or not isinstance(value, Integral) or value < 1:
         raise BertsmithError(f"{name} is {value!r}", name, "use a whole number from 1")
     return int(value)
+
+
+class Loaded:
+    """A model in memory, which stays in its process: Python would say that a part of its tokenizer is in the way."""
+
+    def __copy__(self) -> Self:
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        return other
+
+    def __reduce__(self) -> NoReturn:
+        what = f"a loaded {type(self).__name__} cannot be pickled, so no other process can have it"
+        fix = "give that one the folder, to load it there; predict_file and embed_file do so with workers"
+        raise BertsmithError(what, "model", fix)
 
 
 def check_loaded(loading: Mapping[str, Any]) -> None:

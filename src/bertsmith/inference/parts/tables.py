@@ -54,13 +54,11 @@ class OneSchema:
 
     def add(self, path: Path) -> None:
         """Raises BertsmithError for a part with a column of another type than in those before."""
-        if not path.stat().st_size:
-            return
         arrow, _ = parquet_library(".parquet")
         try:
             with open_parquet(str(path)) as part:
                 both = [each for each in (self.columns, part.schema_arrow) if each is not None]
-        except BertsmithError:  # a damaged part, which is named before all are joined
+        except BertsmithError:  # an empty part, or a damaged one, which is named before all are joined
             return
         try:
             self.columns = arrow.unify_schemas(both, promote_options="permissive")
