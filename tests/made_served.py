@@ -12,7 +12,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from bertsmith.inference.server.batcher import Lane
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.service import Service
 from made_commands import Command, started_anew
+from made_commands import bertsmith as bertsmith_command
 from made_entities import tagged_rows
 from made_pairs import pairs
 from made_questions import QUICK as QUICK_QA
@@ -124,17 +125,22 @@ class Served(Listening):
 
 @contextmanager
 def serving(
-    models: dict[str, Path], *flags: str, wait_for: str = "ready: ", anew: bool = False, **variables: str
+    models: dict[str, Path],
+    *flags: str,
+    wait_for: str = "ready: ",
+    anew: bool = False,
+    does: Callable[..., int] = bertsmith_command,
+    **variables: str,
 ) -> Iterator[Served]:
     """A server of the models, once it has logged that it is ready. anew: as a shell starts it, with nothing imported
-    before. variables: of its environment.
+    before. does: another function in place of the command line. variables: of its environment.
 
     No request is refused for the time that it would wait: the machine may be busy.
     """
     named = [f"{name}={folder}" for name, folder in models.items()]
     patient = ("--limits.queue-seconds", "1000", "--limits.request-seconds", "1000")
     command = ["serve", *named, "--port", "0", "--device", "cpu", *patient, *flags]
-    process = started_anew(*command, **variables) if anew else Command(*command, **variables)
+    process = started_anew(*command, **variables) if anew else Command(*command, does=does, **variables)
     served = Served("", process)
     told: queue.Queue[str] = queue.Queue()
     reading = threading.Thread(target=_read, args=(served, told), daemon=True)

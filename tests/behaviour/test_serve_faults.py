@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import torch
+import uvicorn
 from safetensors.torch import load_file, save_file
 
 from bertsmith.cli import main
@@ -235,18 +236,25 @@ def test_bodies_that_are_no_json_or_no_text_leave_their_neighbours_answers_alone
     assert not [line for line in served.lines if "an error of the server's own" in line]
 
 
+def without_grace(*arguments: str) -> int:
+    """The command line, where uvicorn by itself waits for no request; it would for two seconds."""
+    config = uvicorn.Config
+    options = {"timeout_graceful_shutdown": 0}
+    pytest.MonkeyPatch().setattr(uvicorn, "Config", lambda app, **given: config(app, **{**given, **options}))
+    return main(arguments)
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_lets_requests_finish(served_models: dict[str, Path], number: int, status: int) -> None:
-    """The first one is started as by a shell, and has more to finish."""
-    flags = ("--limits.batch-tokens", "64", "--precision", "fp32")
+    """The first one is started as by a shell."""
+    flags, rows = ("--limits.batch-tokens", "64", "--precision", "fp32"), 200
     is_anew = number == signal.SIGTERM
-    rows = 1000 if is_anew else 200
-    with serving({"vectors": served_models["vectors"]}, *flags, anew=is_anew) as served:
+    with serving({"labels": served_models["labels"]}, *flags, anew=is_anew, does=without_grace) as served:
         answers = []
-        body = {"inputs": ["word1 " * 30] * rows}
-        asking = threading.Thread(target=lambda: answers.append(served.ask("/embed", body)))
+        body = {"inputs": [["word1 " * 30]] * rows}
+        asking = threading.Thread(target=lambda: answers.append(served.ask("/predict", body)))
         asking.start()
-        while 'bertsmith_compute_seconds_count{model="vectors"}' not in served.ask("/metrics")[1]:
+        while 'bertsmith_compute_seconds_count{model="labels"}' not in served.ask("/metrics")[1]:
             time.sleep(0.01)
         assert served.stop(number) == status
         asking.join()
