@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from bertsmith.tasks.embedding.folders import SentenceRules, folder_files
@@ -61,6 +62,20 @@ def made_head(kind: str, folder: Path, **changes: Any) -> Path:
         sentence = {"config_sentence_transformers.json": _SCORES, "sentence_bert_config.json": {"max_seq_length": 16}}
     save_model(model, FolderContents(architecture, tokenizer.save, config, {**named, **sentence}), folder)
     return folder
+
+
+def assert_near(found: Any, expected: Any, bound: float = 1e-5, share: float = 0) -> None:
+    """Numbers within a bound, or within this share of themselves; all else, labels and places among it, equal."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_near(found[key], value, bound, share)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert_near(ours, theirs, bound, share)
+    else:
+        assert found == (pytest.approx(expected, rel=share, abs=bound) if isinstance(expected, float) else expected)
 
 
 def made_short_classifier(run: Path) -> Path:

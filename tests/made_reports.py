@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 from bertsmith.training.records.events import EVENTS_FILE
 from bertsmith.training.run_folder import STARTED_ON
+from made_pages import write_lines
 
 # They have no content in HTML, and so no end.
 _VOID = {"meta", "input", "br", "!doctype"}
@@ -41,10 +42,6 @@ def write_run(
     if events is not None:
         write_lines(folder / EVENTS_FILE, events)
     return folder
-
-
-def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
 
 
 class Parsed(HTMLParser):

@@ -105,6 +105,15 @@ class Listening:
         is_json = found.get("content-type", "").startswith("application/json")
         return answer.status, json.loads(text) if is_json else text, found
 
+    def metric(self, name: str) -> float:
+        """The value in the line of /metrics that begins so."""
+        (line,) = [each for each in self.ask("/metrics")[1].splitlines() if each.startswith(name)]
+        return float(line.rsplit(" ", 1)[1])
+
+    def resident_bytes(self) -> float:
+        """The memory of its process."""
+        return self.metric("process_resident_memory_bytes ")
+
 
 @dataclass
 class Served(Listening):

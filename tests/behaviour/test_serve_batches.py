@@ -16,6 +16,7 @@ import pytest
 import bertsmith
 from bertsmith.inference.embed import Embedder
 from bertsmith.inference.predictor import Predictor
+from made_heads import assert_near
 from made_rows import CONFIG, QUICK, WORDS, made_model, rows
 from made_served import Served, in_threads, serving
 
@@ -62,22 +63,6 @@ def row_of(kind: str, text: str) -> dict[str, Any]:
     return {"text": f"{text} [MASK]" if kind == "masks" else text, **more.get(kind, {})}
 
 
-def assert_near(found: Any, expected: Any, bound: float = FP32) -> None:
-    """Numbers within the bound of themselves, or the one for fp32; all else, labels and places among it, equal."""
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for key, value in expected.items():
-            assert_near(found[key], value, bound)
-    elif isinstance(expected, list):
-        assert len(found) == len(expected)
-        for ours, theirs in zip(found, expected, strict=True):
-            assert_near(ours, theirs, bound)
-    else:
-        assert found == (
-            pytest.approx(expected, rel=bound * (bound > FP32), abs=FP32) if isinstance(expected, float) else expected
-        )
-
-
 def best_of(answer: dict[str, Any]) -> list[dict[Any, float]]:
     """What an answer lists as the best, with their probabilities; of several masks a list for each."""
     if "nbest" in answer:
@@ -95,7 +80,7 @@ def assert_within_bf16(found: dict[str, Any], expected: dict[str, Any]) -> None:
             for name, probability in one.items():
                 assert probability <= other.get(name, min(other.values())) * (1 + BF16)
     if not lists[0]:
-        assert_near(found, expected, BF16)
+        assert_near(found, expected, FP32, BF16)
 
 
 @pytest.mark.parametrize("kind", ["several", "number", "ranks", "tags", "answers", "choices", "masks"])
@@ -129,18 +114,9 @@ def test_neighbours_change_no_vector_of_a_real_model(real_data: Callable[[str], 
     assert distances.max() <= (FP32 if precision == "fp32" else BF16)
 
 
-def value(served: Served, name: str) -> str:
-    (line,) = [line for line in served.ask("/metrics")[1].splitlines() if line.startswith(name)]
-    return line.rsplit(" ", 1)[1]
-
-
 def batches(served: Served, name: str) -> float:
     """How many a model has computed."""
-    return float(value(served, f'bertsmith_batch_sequences_count{{model="{name}"}}'))
-
-
-def resident_bytes(served: Served) -> float:
-    return float(value(served, "process_resident_memory_bytes"))
+    return served.metric(f'bertsmith_batch_sequences_count{{model="{name}"}}')
 
 
 def ask_many(served: Served, numbers: range, body_of: Callable[[int], bytes], threads: int = 8) -> None:
@@ -172,7 +148,7 @@ def grown(folder: Path, inputs: Sequence[Any], warm: int, count: int) -> float:
         found = []
         for first, end in pairwise((0, warm, warm + count // 2, warm + count)):
             ask_many(served, range(first, end), body_of)
-            found.append(resident_bytes(served))
+            found.append(served.resident_bytes())
             print(f"{found[-1] / 1e6:.1f} MB after {end:,} requests")
         return found[-1] / found[0] - 1
 

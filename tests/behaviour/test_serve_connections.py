@@ -77,14 +77,14 @@ WHOLE = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HT", HALF_A_BODY, WHOLE + HALF_A_BODY])
 def test_the_connections_that_wait_longest_for_their_clients_make_room_for_others(served: Served, sent: bytes) -> None:
-    before = float(served.ask("/metrics")[1].split("\nbertsmith_cut_connections_total ")[1].split()[0])
+    before = served.metric("bertsmith_cut_connections_total")
     with idle_clients(served, 2 * MOST, sent) as clients:
         for _ in range(5):
             assert served.ask(PATH, ONE)[0] == 200
         cut = [is_cut(client) for client in clients]
         assert MOST <= sum(cut) <= MOST + 5
         assert sent or all(cut[:MOST])  # who has sent a part does not count as waiting since it came
-        after = float(served.ask("/metrics")[1].split("\nbertsmith_cut_connections_total ")[1].split()[0])
+        after = served.metric("bertsmith_cut_connections_total")
     assert after - before >= MOST
     assert any("connections (--limits.connections) are taken" in line for line in served.lines)
 
@@ -203,15 +203,11 @@ MANY = b"".join(b"X-%d: 1\r\n" % number for number in range(1_000_000))
     ],
 )
 def test_what_a_request_sends_beside_its_body_has_a_limit(served: Served, sent: bytes) -> None:
-    before = resident_bytes(served)
+    before = served.resident_bytes()
     found = answer_to(served, sent)
     assert found[:13] in (b"", b"HTTP/1.1 431 ", b"HTTP/1.1 400 ")  # nothing where the client has not stopped sending
-    assert resident_bytes(served) - before < 20e6
+    assert served.resident_bytes() - before < 20e6
     assert served.ask(PATH, ONE)[0] == 200
-
-
-def resident_bytes(served: Served) -> float:
-    return float(served.ask("/metrics")[1].split("\nprocess_resident_memory_bytes ")[1].split()[0])
 
 
 def test_a_head_that_is_too_long_is_answered_with_431(served: Served) -> None:

@@ -86,13 +86,9 @@ def read_all(client: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def resident_bytes(served: Served) -> float:
-    return float(re.findall(r"^process_resident_memory_bytes (\S+)", served.ask("/metrics")[1], re.MULTILINE)[0])
-
-
 @pytest.mark.parametrize("how", ["with its length", "in chunks"])
 def test_a_body_of_100_mb_is_refused_and_not_kept(served: Served, how: str) -> None:
-    before = resident_bytes(served)
+    before = served.resident_bytes()
     size, part = 100_000_000, b"x" * 1_000_000
     with closing(served.connect_bare()) as client:
         with suppress(ConnectionError):  # the server may close before all is sent
@@ -106,7 +102,7 @@ def test_a_body_of_100_mb_is_refused_and_not_kept(served: Served, how: str) -> N
                 for _ in range(size // len(part)):
                     client.sendall(part)
         assert client.recv(65536).startswith(b"HTTP/1.1 413 ")
-    assert resident_bytes(served) - before < 40e6
+    assert served.resident_bytes() - before < 40e6
 
 
 def test_a_body_that_comes_too_slowly_is_given_up(served: Served) -> None:

@@ -16,6 +16,7 @@ from bertsmith.inference.embed import Embedder
 from bertsmith.inference.export.export import ExportOptions, export
 from bertsmith.inference.interactive import converse
 from bertsmith.inference.predictor import Predictor
+from made_heads import assert_near
 from made_rows import WORDS
 from made_served import Served, made_cross_encoder, serving
 
@@ -48,7 +49,7 @@ def test_predict_gives_all_labels_the_likeliest_first(served: Served, served_mod
         assert {each["label"]: each["score"] for each in ours} == pytest.approx(theirs["scores"], **CLOSE)
         assert ours[0]["score"] >= ours[1]["score"]
     for single in (TEXTS[0], [TEXTS[0]]):  # a list of one text is that text, as in Text Embeddings Inference
-        assert equal(asked(served, "/models/labels/predict", {"inputs": single}), found[0])
+        assert_near(asked(served, "/models/labels/predict", {"inputs": single}), found[0])
 
 
 def test_raw_scores_are_those_before_the_softmax(served: Served) -> None:
@@ -114,9 +115,7 @@ def test_answers_are_those_of_predict(served: Served, served_models: dict[str, P
     found = asked(served, f"/models/{name}/answers", {"rows": rows})
     assert found["model"] == name
     expected = alone(served_models[name])(rows)
-    assert len(found["answers"]) == len(expected)
-    for ours, theirs in zip(found["answers"], expected, strict=True):
-        assert equal(ours, theirs), (ours, theirs)
+    assert_near(found["answers"], expected)
 
 
 @pytest.mark.parametrize("top", [1, 3])
@@ -126,17 +125,6 @@ def test_answers_list_as_many_as_are_asked_for(served: Served, top: int) -> None
     assert len(answer["nbest"]) == top
     (answer,) = asked(served, "/models/masks/answers", {"rows": ["word1 [MASK] [MASK]"], "top": top})["answers"]
     assert [len(guesses) for guesses in answer["guesses"]] == [top, top]
-
-
-def equal(ours: Any, theirs: Any) -> bool:
-    """Whether two answers are the same, numbers within 1e-5."""
-    if isinstance(theirs, dict):
-        return ours.keys() == theirs.keys() and all(equal(ours[name], theirs[name]) for name in theirs)
-    if isinstance(theirs, list | tuple):
-        return len(ours) == len(theirs) and all(map(equal, ours, theirs))
-    if isinstance(theirs, float):
-        return abs(ours - theirs) <= 1e-5
-    return bool(ours == theirs)
 
 
 def test_tokens_are_those_that_the_model_reads(served: Served, served_models: dict[str, Path]) -> None:
@@ -199,18 +187,14 @@ def test_rows_of_which_the_model_knows_nothing_are_told(served: Served, path: st
 
 
 def test_the_count_of_empty_rows_is_logged_and_in_the_metrics(served: Served) -> None:
-    def counted() -> float:
-        (line,) = [each for each in served.ask("/metrics")[1].splitlines() if each.startswith(name)]
-        return float(line.split()[1])
-
     name = 'bertsmith_empty_rows_total{model="several"}'
     assert served.ask("/models/several/predict", {"inputs": "awful"})[2].keys().isdisjoint({"x-empty-rows"})
-    before = counted()
+    before = served.metric(name)
     served.ask("/models/several/predict", {"inputs": [["\U0001f600"], ["awful"]]})
     # A request is counted, then logged, once its answer was sent.
     while not any(each["empty_rows"] == 1 and each["model"] == "several" for each in served.requests()):
         time.sleep(0.01)  # until the test's own limit of time
-    assert counted() == before + 1
+    assert served.metric(name) == before + 1
 
 
 def _short(body: Any) -> Any:
@@ -256,10 +240,6 @@ def test_the_log_has_a_line_for_each_request_and_no_text(served: Served) -> None
 
 
 def test_metrics_count_requests_rows_and_batches(served: Served) -> None:
-    def value(name: str) -> float:
-        (line,) = [line for line in served.ask("/metrics")[1].splitlines() if line.startswith(name)]
-        return float(line.rsplit(" ", 1)[1])
-
     asked(served, "/embed", {"inputs": "word1"})
     names = (
         'bertsmith_requests_total{method="POST",route="/embed",status="200"}',
@@ -267,10 +247,10 @@ def test_metrics_count_requests_rows_and_batches(served: Served) -> None:
         'bertsmith_batch_tokens_sum{model="vectors"}',
         'bertsmith_request_seconds_count{method="POST",route="/embed"}',
     )
-    before = [value(name) for name in names]
+    before = list(map(served.metric, names))
     asked(served, "/embed", {"inputs": ["word1", "word2 word3"]})
-    assert [value(name) - first for name, first in zip(names, before, strict=True)][:3] == [1, 2, 3 + 4]
-    assert value('bertsmith_queue_requests{model="vectors"}') == 0
+    assert [served.metric(name) - first for name, first in zip(names, before, strict=True)][:3] == [1, 2, 3 + 4]
+    assert served.metric('bertsmith_queue_requests{model="vectors"}') == 0
     assert served.ask("/metrics")[2]["content-type"].startswith("text/plain; version=0.0.4")
 
 

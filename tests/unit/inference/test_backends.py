@@ -25,7 +25,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.embedding.folders import SentenceRules, folder_files
 from bertsmith.tasks.embedding.pooling import POOLINGS
 from made_commands import Command
-from made_heads import KINDS, made_head
+from made_heads import KINDS, assert_near, made_head
 from made_rows import CONFIG
 
 ENGINES = ("onnx", "openvino")
@@ -51,28 +51,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return find
 
 
-def assert_alike(found: Any, expected: Any) -> None:
-    """Equal but for numbers, which are within 1e-4."""
-    if isinstance(expected, float):
-        assert found == pytest.approx(expected, abs=1e-4)
-    elif isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for key, value in expected.items():
-            assert_alike(found[key], value)
-    elif isinstance(expected, list):
-        assert len(found) == len(expected)
-        for ours, theirs in zip(found, expected, strict=True):
-            assert_alike(ours, theirs)
-    else:
-        assert found == expected
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_are_those_of_pytorch(kind: str, engine: str, folders: Any) -> None:
     rows = KINDS[kind][3]
     expected = Predictor(folders(kind), "cpu", precision="fp32")(rows)
-    assert_alike(Predictor(folders(kind, engine), backend=engine)(rows), expected)
+    assert_near(Predictor(folders(kind, engine), backend=engine)(rows), expected, 1e-4)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
