@@ -290,6 +290,7 @@ def says_503(served: Listening, one: openai.OpenAI, says: str) -> None:
     status, found, headers = served.ask("/health")
     assert (status, found) == (503, {"error": says, "error_type": "Unhealthy"})
     assert headers["retry-after"] == "2"
+    assert served.ask("/metrics")[0] == 200
     assert not hub.InferenceClient(base_url=served.address, provider="hf-inference", api_key="any").health_check()
     for ask in (lambda: vector(one), lambda: client(served, "vectors").feature_extraction(TEXT)):
         assert refused(ask, 503, says).headers["retry-after"] == "2"

@@ -260,18 +260,23 @@ def test_a_signal_lets_requests_finish(served_models: dict[str, Path], number: i
             served.ask("/health")
 
 
+def asked_by_eight(served: Served) -> list[threading.Thread]:
+    """Clients with a long request each, who may get no answer."""
+
+    def ask() -> None:
+        with suppress(ConnectionError, http.client.HTTPException):
+            served.ask("/embed", {"inputs": ["word1 " * 30] * 1000})
+
+    asking = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in asking:
+        thread.start()
+    return asking
+
+
 def test_what_takes_longer_than_the_stop_may_last_is_dropped_and_counted(served_models: dict[str, Path]) -> None:
     flags = ("--limits.batch-tokens", "32", "--limits.stop-seconds", "1")
     with serving({"vectors": served_models["vectors"]}, *flags) as served:
-        body = {"inputs": ["word1 " * 30] * 1000}
-
-        def ask() -> None:
-            with suppress(ConnectionError, http.client.HTTPException):
-                served.ask("/embed", body)
-
-        asking = [threading.Thread(target=ask) for _ in range(8)]  # batches of a sequence each: seconds of work
-        for thread in asking:
-            thread.start()
+        asking = asked_by_eight(served)  # in batches of a sequence each: seconds of work
         while 'bertsmith_queue_requests{model="vectors"} 8' not in served.ask("/metrics")[1]:
             time.sleep(0.01)
         assert served.stop() == 143
@@ -282,15 +287,7 @@ def test_what_takes_longer_than_the_stop_may_last_is_dropped_and_counted(served_
 
 def test_a_second_interrupt_ends_it_at_once_whatever_is_computed(served_models: dict[str, Path]) -> None:
     with serving({"vectors": served_models["vectors"]}) as served:
-        body = {"inputs": ["word1 " * 30] * 1000}
-
-        def ask() -> None:
-            with suppress(ConnectionError, http.client.HTTPException):
-                served.ask("/embed", body)
-
-        asking = [threading.Thread(target=ask) for _ in range(8)]
-        for thread in asking:
-            thread.start()
+        asking = asked_by_eight(served)
         while 'bertsmith_compute_seconds_count{model="vectors"}' not in served.ask("/metrics")[1]:
             time.sleep(0.01)
         served.process.send_signal(signal.SIGINT)
@@ -304,14 +301,6 @@ def test_a_second_interrupt_ends_it_at_once_whatever_is_computed(served_models: 
 def test_a_signal_while_models_are_loaded_ends_it(served_models: dict[str, Path]) -> None:
     with serving(served_models, wait_for="listening on") as served:
         assert served.stop() == 143
-
-
-def test_health_is_503_until_all_models_are_loaded(served_models: dict[str, Path]) -> None:
-    with serving(served_models, wait_for="listening on") as served:
-        seen = [served.ask("/health")[0]]
-        while seen[-1] != 200:
-            seen.append(served.ask("/health")[0])
-        assert set(seen[:-1]) == {503}
 
 
 def _of_equal_names(folder: Path, copy: Path) -> Path:

@@ -311,20 +311,6 @@ def test_a_server_that_no_longer_computes_is_not_healthy(served_models: dict[str
     run(served_models, work)
 
 
-@pytest.mark.parametrize("state", ["loading", "stopping"])
-def test_while_it_loads_or_stops_the_server_is_not_healthy(served_models: dict[str, Path], state: Any) -> None:
-    async def work(service: Service, gate: Gate, client: Any) -> None:
-        gate.open()
-        assert (await client.get("/health")).status_code == 200
-        service.state = state
-        for answer in (await client.get("/health"), await client.post(PATH, json=ONE)):
-            assert (answer.status_code, answer.json()["error_type"]) == (503, "Unhealthy")
-            assert answer.headers["retry-after"]
-        assert (await client.get("/metrics")).status_code == 200
-
-    run(served_models, work)
-
-
 @pytest.mark.parametrize(
     ("path", "body", "says"),
     [

@@ -21,7 +21,7 @@ from bertsmith.inference.parts.folder import Join, joined_lines
 from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, empty_rows, json_text, lines
 from bertsmith.inference.parts.run import Job, RowOptions, answer_rows, check_paths
 from bertsmith.inference.parts.tables import OneSchema, joined_array, joined_tables, table_of
-from bertsmith.inference.parts.workers import Given, Load
+from bertsmith.inference.parts.workers import Load
 from bertsmith.inference.predictor import TRUNCATED
 from bertsmith.rows.parquet import parquet_library
 from bertsmith.tasks.kinds.embed import short_numbers
@@ -63,8 +63,9 @@ def embed_file(
     load: Load
     if isinstance(model, Embedder):
         rows.check_loaded(loading)
-        folder, columns = model.folder, columns_of(model.folder, columns) if columns else model.columns
-        load = Given(EmbedWork(model, columns, kind))
+        columns = columns_of(model.folder, columns) if columns else model.columns
+        work = EmbedWork(model, columns, kind)
+        folder, load = model.folder, lambda device: work
     else:
         rows.check_loading(loading)
         folder = model_folder(model)

@@ -26,7 +26,7 @@ from bertsmith.inference.parts.part import (
     lines,
 )
 from bertsmith.inference.parts.run import Job, RowOptions, answer_rows, check_paths
-from bertsmith.inference.parts.workers import Given, Load
+from bertsmith.inference.parts.workers import Load
 from bertsmith.inference.predictor import TRUNCATED, Prediction, Predictor, load_predictor
 from bertsmith.tasks.reading.bad_rows import Report
 from bertsmith.tasks.reading.records import Row
@@ -58,7 +58,8 @@ def predict_file(
     load: Load
     if isinstance(model, Predictor):
         rows.check_loaded(loading)
-        folder, load = model.folder, Given(PredictWork(model, to_csv))
+        work = PredictWork(model, to_csv)
+        folder, load = model.folder, lambda device: work
     else:
         rows.check_loading(loading)
         folder, load = model_folder(model), partial(_loaded, model, loading, to_csv)

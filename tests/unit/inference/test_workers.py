@@ -29,7 +29,8 @@ class Work(PartWork):
 def test_a_worker_that_nobody_hears_any_more_ends_without_an_error(
     ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertsmith.inference.parts.workers.start_worker", lambda: None)
+    for name in ("start_worker", "leave_stopping_to_parent"):  # else this process, and later tests, ignore signals
+        monkeypatch.setattr(f"bertsmith.inference.parts.workers.{name}", lambda: None)
     ours, theirs = multiprocessing.Pipe()
     if ends.startswith("with"):
         monkeypatch.setattr(_Log, "only_warnings", lambda _: ours.close())

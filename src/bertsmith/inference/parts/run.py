@@ -96,10 +96,9 @@ class RowOptions(TypeChecked):
 
 @dataclass(frozen=True)
 class Job:
-    """What is done with rows. load: gives the loaded model; it must be importable where there are several workers.
-    model: its folder. device: one for all workers. doing: in words. part_rows: the most of a part, where the user does
-    not say. fits: is given each finished part; raises BertsmithError for one that cannot be joined with the others.
-    """
+    """What is done with rows. load: gives the loaded model. model: its folder. device: one for all workers. doing: in
+    words. part_rows: the most of a part, where the user does not say. fits: is given each finished part; raises
+    BertsmithError for one that cannot be joined with the others."""
 
     load: Load
     model: Path

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Any
 
 from tqdm import tqdm
 
@@ -26,51 +26,26 @@ from bertsmith.model.cpu.allocator import return_freed_memory
 from bertsmith.tasks.reading.records import Columns, RowReader
 
 Load = Callable[[str], PartWork]
-"""Loads a model on a device."""
+"""Loads a model on a device; it must be importable where there are several workers."""
 _LEAVE_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Given:
-    """The Load of a model that is loaded already."""
-
-    work: PartWork
-
-    def __call__(self, device: str) -> PartWork:
-        return self.work
 
 
 class WorkerError(Exception):
     """Our own bug in a worker, with its traceback."""
 
 
-class Workers(Protocol):
-    """columns, reader, facts: as of `PartWork`."""
-
-    columns: Columns
-    reader: type[RowReader]
-    facts: Mapping[str, Any]
-
-    def run(self, parts: Iterator[Part]) -> Iterator[tuple[int, Account]]:
-        """Answers parts and writes them into the folder; gives the number and the account of each as it ends.
-
-        The error of the first row in the file that has one is raised, when the parts before it are finished.
-        """
-        ...
-
-    def end(self) -> None:
-        """Drops the parts under way: no more are written."""
-        ...
-
-
 class Here:
-    """This process."""
+    """This process. columns, reader, facts: as of `PartWork`."""
 
     def __init__(self, work: PartWork, folder: PartsFolder, on_error: OnError) -> None:
         self.columns, self.reader, self.facts = work.columns, work.reader, work.facts
         self._work, self._folder, self._on_error = work, folder, on_error
 
     def run(self, parts: Iterator[Part]) -> Iterator[tuple[int, Account]]:
+        """Answers parts and writes them into the folder; gives the number and the account of each as it ends.
+
+        The error of the first row in the file that has one is raised, when the parts before it are finished.
+        """
         for part in parts:
             with log.as_details():
                 answered = answer(self._work, part, self._on_error)
@@ -93,7 +68,7 @@ class _Worker:
 
 
 class Processes:
-    """Processes of this machine, one for each device.
+    """Processes of this machine, one for each device, in place of `Here`.
 
     A part is answered by one of them as it would be here, so it does not matter by which.
     """
@@ -130,11 +105,15 @@ class Processes:
             raise failed[1]
 
     def end(self) -> None:
+        """Drops the parts under way: no more are written."""
         _end(self._workers)
 
     def _after_all(self) -> int:
         """A number behind that of every part which is under way."""
         return 1 + max((worker.part for worker in self._workers if worker.part is not None), default=-1)
+
+
+Workers = Here | Processes
 
 
 @contextmanager

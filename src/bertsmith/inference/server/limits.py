@@ -11,7 +11,7 @@ CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 16_384
 
 @dataclass(frozen=True)
 class Limits(TypeChecked):
-    """Every number is above 0, but for `batch_tokens`. Raises BertsmithError for one that is not."""
+    """Every number is 1 or more, but for `batch_tokens`. Raises BertsmithError for one that is not."""
 
     connections: int = 900
     """The most connections. Where there are more, the one that has waited longest for its client is cut; where none

@@ -9,11 +9,19 @@ from fastapi import APIRouter, Request, Response
 from pydantic import TypeAdapter, ValidationError
 
 from bertsmith.inference.predictor import Prediction
-from bertsmith.inference.server.models import MASKED, MOST_GUESSES, SCORE, Asked, Encoded, Model, RowModel
+from bertsmith.inference.server.models import MASKED, MOST_GUESSES, Asked, Encoded, Model, RowModel
 from bertsmith.inference.server.refusals import Refusal, check_size
 from bertsmith.inference.server.routes import schemas
 from bertsmith.inference.server.routes.schemas import NAMED
-from bertsmith.inference.server.routes.tei import embeddings, listed, named, numbers, predictions, similarities
+from bertsmith.inference.server.routes.tei import (
+    classifies,
+    embeddings,
+    listed,
+    named,
+    numbers,
+    predictions,
+    similarities,
+)
 from bertsmith.inference.server.service import Service
 from bertsmith.tasks.kinds.masked_words import MASK
 
@@ -42,7 +50,7 @@ async def _found(
     if isinstance(model, RowModel):
         if body.normalize is False or body.dimensions is not None or body.encoding_format is not None:
             raise Refusal(422, f"normalize, dimensions and encoding_format are of vectors; {model.name} gives none")
-        if model.kind in ("classify", "regress", SCORE):
+        if classifies(model):
             return await _classes(service, request, model, body)
         return await _rows(service, request, model, body)
     if isinstance(body.inputs, Mapping):
