@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from made_ranks import (
     TORCHRUN,
     arguments,
     ended,
+    environment,
     processes,
     slurm,
     srun,
@@ -227,6 +229,21 @@ def test_how_a_stop_ends(to: str, number: str, status: int, tmp_path: Path) -> N
         os.kill(each, getattr(signal, number))
     assert ended(process) == status, (tmp_path / "log").read_text()
     assert (tmp_path / "log").read_text().count(f"{number} received") <= 1
+    assert (tmp_path / "run" / "stopped").exists()
+    assert step_folders(tmp_path / "run")
+
+
+@pytest.mark.parametrize("flags", [[], ["--ranks", "2"]])
+def test_ctrl_c_saves_though_nobody_reads_any_more_what_is_said(flags: list[str], tmp_path: Path) -> None:
+    """As of `2>&1 | tee log`, where the same Ctrl-C ends `tee`."""
+    reading, writing = os.pipe()
+    call = [*BERTSMITH, *arguments(LONG, tmp_path, *flags)]
+    process = subprocess.Popen(call, stdout=writing, stderr=writing, env=environment())
+    os.close(writing)
+    wait_for_step(tmp_path / "run", 3, process)
+    os.close(reading)
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == 130
     assert (tmp_path / "run" / "stopped").exists()
     assert step_folders(tmp_path / "run")
 

@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ class _AboveBars(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         bars = sys.modules.get("tqdm")
         write = bars.tqdm.write if bars is not None else print
-        write(self.format(record), file=sys.stderr)
+        with suppress(OSError):  # whoever reads our output has gone, as `tee` does at a Ctrl-C: the work goes on
+            write(self.format(record), file=sys.stderr)
 
 
 def configure(quiet: bool = False, debug: bool = False) -> None:

@@ -98,7 +98,8 @@ class StopSignal:
         try:
             warn(message, of_all_ranks=True)
         except RuntimeError:  # the signal came inside of a print, and Python allows none inside of that
-            os.write(2, f"warning: {message}\n".encode())
+            with suppress(OSError):
+                os.write(2, f"warning: {message}\n".encode())
 
 
 def stop_requested() -> int:

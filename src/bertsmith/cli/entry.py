@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import bertsmith
 from bertsmith.base import errors, log
@@ -27,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not {"RANK", "SLURM_PROCID"}.isdisjoint(os.environ):
         # PyTorch's stack traces of lost connections would bury the one line that names the lost rank.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if sys.stderr is None:  # closed, as by a shell's 2>&-
+        sys.stderr = io.TextIOWrapper(io.FileIO(os.devnull, "w"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a file's name may hold what is not UTF-8
             stream.reconfigure(errors="backslashreplace")
@@ -35,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     log.configure(quiet="--quiet" in everywhere, debug="--debug" in everywhere)
     try:
         status = _run([token for token in args if token not in EVERYWHERE], everywhere) or errors.EXIT_DONE
-        _flush()
+        _flush("stdout")
         return status
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
         return errors.EXIT_DONE
@@ -43,18 +46,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         status, text = tell(error, debug="--debug" in everywhere)
         # A rank that failed before the ranks met; from there on they report their errors themselves.
         number = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
-        print(text if number == "0" else f"rank {number}: {text}", file=sys.stderr)
+        with suppress(OSError):
+            print(text if number == "0" else f"rank {number}: {text}", file=sys.stderr)
         return status
     finally:
-        try:
-            _flush()
-        except OSError:
-            sys.stdout = None  # Python would fail on it once more at its own end
+        for name in ("stdout", "stderr"):
+            try:
+                _flush(name)
+            except OSError:
+                setattr(sys, name, None)  # Python would fail on it once more at its own end
 
 
-def _flush() -> None:
-    if sys.stdout is not None:
-        sys.stdout.flush()
+def _flush(name: str) -> None:
+    if (stream := getattr(sys, name)) is not None:
+        stream.flush()
 
 
 def _run(args: list[str], everywhere: tuple[str, ...]) -> int | None:

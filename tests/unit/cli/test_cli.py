@@ -220,6 +220,14 @@ def test_a_full_disk_behind_standard_output_is_one_message(args: str) -> None:
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, "could not write: No space left on device")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no disk that is always full")
+@pytest.mark.parametrize("errors", ["2>&-", "2>/dev/full"])
+def test_a_message_that_cannot_be_written_changes_no_status_and_goes_nowhere_else(errors: str) -> None:
+    shell = f"{sys.executable} -m bertsmith verify no/such/corpus {errors}"
+    done = subprocess.run(["bash", "-c", shell], stdout=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
 def test_a_reader_gets_what_it_reads_before_it_goes() -> None:
     shell = f"{sys.executable} -m bertsmith pretrain --help | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)

@@ -143,6 +143,6 @@ def leave(status: int, words: str = "", after_seconds: float = 0.0) -> NoReturn:
         if words:
             print(words, file=sys.stderr, flush=True)
         time.sleep(after_seconds)
-        for stream in (sys.stdout, sys.stderr):
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # a shell may have closed one
             stream.flush()
     os._exit(status)

@@ -84,8 +84,9 @@ def take_part(joining: Joining, work: Callable[[], None]) -> NoReturn:
             work()
         except StoppedAfterSaving as stopped:
             store.set(STOPPED, str(stopped.status))
-            if not place.rank:
-                print(stopped, file=sys.stderr)
+            with suppress(OSError):  # whoever reads our output may have gone
+                if not place.rank:
+                    print(stopped, file=sys.stderr)
         watch.finish()
     except AllLeave as news:
         spoken = speaks(place.rank, news.hosts, news.verdict)

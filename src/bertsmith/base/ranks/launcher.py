@@ -135,7 +135,8 @@ class _Launcher:
         verdict = Verdict(rank, this_host(), what, status, told=True)
         standing = Verdict.read(self._store.compare_set(VERDICT, "", verdict.text()))
         if standing == verdict and killed:
-            print(verdict.line(), file=sys.stderr, flush=True)
+            with suppress(OSError):  # whoever reads our output may have gone
+                print(verdict.line(), file=sys.stderr, flush=True)
 
     def _stopped_early(self, status: int) -> bool:
         """Whether a rank ended by the signal that was passed on, before it could save."""

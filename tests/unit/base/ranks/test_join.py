@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -133,3 +135,9 @@ def test_a_stop_that_a_dead_rank_has_caused_is_no_saved_run(monkeypatch: pytest.
     assert not watch.waited
     assert status == EXIT_RANK_LOST
     assert words.startswith("rank 1: the run was not saved: the connection to another rank was lost")
+
+
+def test_a_rank_whose_standard_output_is_closed_leaves_with_its_status() -> None:
+    leaves = "from bertsmith.base.ranks import leave; leave(3)"
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -c '{leaves}' >&-"], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (3, b"")
