@@ -207,7 +207,8 @@ def read_json(path: Path, fix: str = "") -> Any:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Yields a folder to write into, which replaces `path` at the end; on an error `path` stays as it was.
+    """Yields a folder to write into, which replaces `path`, of a link the link alone, at the end; on an error `path`
+    stays as it was.
 
     Replacing a folder takes two renames, so a kill between them leaves the old one under a hidden name: the next call
     for the same path, or `put_back`, restores it. If the folder is the process's working directory, the new one is
@@ -227,7 +228,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
             sync(aside)
             _replace_folder(aside, path)
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            _clear(aside)
     if works_there:
         os.chdir(path)
         warn(f"the folder you are in, {path}, was replaced by the finished one: run `cd .` to see it")
@@ -237,18 +238,25 @@ def _replace_folder(new: Path, path: Path) -> None:
     """Moves `new` to `path`, and what was there to `new`; on an error both are where they were."""
     old = _beside(path, "old")
     try:
-        if path.exists():
+        if os.path.lexists(path):
             os.replace(path, old)
         os.replace(new, path)
         sync(path.parent)
-        if old.exists():  # renamed before it is removed, so a folder with the hidden name is always whole
+        if os.path.lexists(old):  # renamed before it is removed, so a folder with the hidden name is always whole
             os.replace(old, new)
     except BaseException:
         if not new.exists():
             os.replace(path, new)
-        if old.exists():
+        if os.path.lexists(old):
             os.replace(old, path)
         raise
+
+
+def _clear(path: Path) -> None:
+    """Removes a folder as far as the disk lets it; of a link, the link alone."""
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink()
 
 
 def _beside(path: Path, kind: str) -> Path:
@@ -281,7 +289,7 @@ def put_back(parent: Path, name: str | None = None) -> None:
             continue
         path = parent / match["name"]
         if path.exists():
-            shutil.rmtree(old, ignore_errors=True)
+            _clear(old)
         else:
             os.replace(old, path)
             warn(f"{path} was restored: a command was killed while it replaced it")

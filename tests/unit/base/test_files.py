@@ -160,6 +160,21 @@ def test_a_folder_that_one_is_in_is_replaced_and_said(tmp_path, monkeypatch, cap
     assert "run `cd .` to see it" in caplog.text
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_link_in_place_of_a_folder_is_replaced_and_what_it_leads_to_stays(tmp_path: Path, leads: bool) -> None:
+    if leads:
+        written(tmp_path / "theirs", "theirs")
+    (tmp_path / "model").symlink_to(tmp_path / "theirs")
+    written(tmp_path / "model", "ours")
+    assert (tmp_path / "model" / "weights").read_text() == "ours"
+    assert left_behind(tmp_path) == ["model", "theirs"][: 1 + leads]
+    assert not leads or (tmp_path / "theirs" / "weights").read_text() == "theirs"
+    (tmp_path / ".model.12.old").symlink_to(tmp_path / "theirs")
+    files.put_back(tmp_path)
+    assert left_behind(tmp_path) == ["model", "theirs"][: 1 + leads]
+
+
 @pytest.mark.parametrize("fails", ["second rename", "last sync", "last rename"])
 def test_a_folder_whose_replacement_fails_half_way_is_put_back(tmp_path, monkeypatch, fails):
     written(tmp_path / "model", "old")
