@@ -99,7 +99,7 @@ def _check(flags: RankFlags) -> None:
     if flags.gpus is not None and flags.ranks is not None:
         fix = "use --gpus for GPUs, or --ranks for processes on the CPU"
         raise BertsmithError("--gpus and --ranks are given together", "--ranks", fix)
-    if flags.gpus not in (None, _ALL) and not (str(flags.gpus).isdigit() and int(str(flags.gpus))):
+    if flags.gpus not in (None, _ALL) and not (str(flags.gpus).isdecimal() and int(str(flags.gpus))):
         raise BertsmithError(f"--gpus is '{flags.gpus}'", "--gpus", f"give a number from 1, or {_ALL}")
     if flags.ranks is not None and flags.ranks < 1:
         raise BertsmithError(f"--ranks is {flags.ranks}", "--ranks", "give a number from 1")

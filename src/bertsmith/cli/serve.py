@@ -12,13 +12,13 @@ import tyro
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.processes import bound_product_caches
 from bertsmith.cli.use import DeviceFlags
-from bertsmith.cli.verb import Call, Verb
+from bertsmith.cli.verb import Call, Verb, default_said
 from bertsmith.inference.server.limits import Limits
 
 if TYPE_CHECKING:
     from bertsmith.inference.server.serve import Settings
 
-TOKEN_VARIABLE = "BERTSMITH_TOKEN"
+_TOKEN_VARIABLE = "BERTSMITH_TOKEN"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ServeFlags(DeviceFlags):
     """The address to listen on; 0.0.0.0 is every one of this machine."""
     port: int = 8080
     """The port to listen on; 0 takes any free one, which is logged."""
-    token: str = ""
+    token: Annotated[str | None, default_said("none")] = None
     """What clients must send as Authorization: Bearer TOKEN. Other users of this machine can see flags: the variable
     BERTSMITH_TOKEN hides it."""
     limits: Limits = field(default_factory=Limits)
@@ -46,10 +46,12 @@ def _serve(call: Call) -> None:
     except ModuleNotFoundError as error:
         what = f"a server needs {error.name}, which is not installed"
         raise BertsmithError(what, call.prog, "pip install 'bertsmith[serve]'") from error
-    token = flags.token or os.environ.get(TOKEN_VARIABLE)
+    name, token = "--token", flags.token
+    if token is None:
+        name, token = _TOKEN_VARIABLE, os.environ.get(_TOKEN_VARIABLE)
     if token == "":
-        what = f"{TOKEN_VARIABLE} is set and empty, so that anybody could use the server"
-        raise BertsmithError(what, call.prog, f"give it a token, or unset {TOKEN_VARIABLE}")
+        what = f"{name} is set and empty, so that anybody could use the server"
+        raise BertsmithError(what, call.prog, "give it a token, or do not set it")
     token = token or ""
     if not token.isascii() or token != token.strip():
         what = "a token has white space around it, or letters that a header cannot hold"

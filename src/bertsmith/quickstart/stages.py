@@ -114,7 +114,7 @@ class Quickstart:
         identity = {"sources": self.sources, "budget": json.loads(json.dumps(self.budget, default=vars))}
         if self._stages_path.exists():
             self._stages = read_json(self._stages_path, "remove the folder and start again")
-            if self._stages.get("identity") != identity:
+            if not isinstance(self._stages, dict) or self._stages.get("identity") != identity:
                 raise BertsmithError(
                     "this folder holds a quickstart of other sources, another budget or another version",
                     self.out,

@@ -185,6 +185,12 @@ def test_a_folder_of_something_else_is_left_alone(source: Path, tmp_path: Path, 
     assert path.read_text(encoding="utf-8") == "years of work"
 
 
+def test_a_list_of_stages_that_is_another_program_s_is_refused(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "stages.json").write_text("[1]", encoding="utf-8")
+    with pytest.raises(BertsmithError, match="other sources, another budget or another version"):
+        quickstart([str(source)], tmp_path, "tiny")
+
+
 def test_a_wrong_source_leaves_the_folder_free(source: Path, tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="nothing at this path"):
         quickstart([str(tmp_path / "nowhere")], tmp_path / "out", "tiny")

@@ -46,7 +46,7 @@ def _expanded(entry: str, text: str) -> Iterator[str]:
 def _numbers(ranges: str, text: str) -> Iterator[str]:
     for each in ranges.split(","):
         match = _RANGE.fullmatch(each)
-        if not match:
+        if not match or (match[2] and int(match[2]) < int(match[1])):
             raise BertsmithError(f"'{text}' is not a list of hosts as Slurm writes it", "SLURM_STEP_NODELIST", _FIX)
         first, last = match[1], match[2] or match[1]
         for number in range(int(first), int(last) + 1):

@@ -151,7 +151,7 @@ def _tasks_here(environ: Mapping[str, str]) -> int:
     counts: list[int] = []
     for each in told.split(","):
         count, _, times = each.partition("(x")
-        if count.isdigit():
+        if count.isdecimal():
             counts += [int(count)] * int(times.rstrip(")") or 1)
     node = _number(environ, "SLURM_NODEID") or 0
     return counts[node] if node < len(counts) else 1
@@ -188,7 +188,7 @@ def _digest(text: str) -> str:
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
     text = environ.get(name, "")
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None
 
 
 def _needed(environ: Mapping[str, str], name: str, least: int = 0, most: int | None = None) -> int:

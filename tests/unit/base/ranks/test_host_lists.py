@@ -64,7 +64,9 @@ def test_the_first_of_many_hosts_is_there_at_once() -> None:
     assert list(islice(hosts("n[1-999999999999]"), 2)) == ["n1", "n2"]
 
 
-@pytest.mark.parametrize("text", ["", "node[1-2", "node[a-b]", "node[]", "a,,b", "node]1[", "node[1-]", "a b"])
+@pytest.mark.parametrize(
+    "text", ["", "node[1-2", "node[a-b]", "node[]", "a,,b", "node]1[", "node[1-]", "n[3-1]", "a b"]
+)
 def test_what_is_no_list_is_refused(text: str) -> None:
     with pytest.raises(BertsmithError, match="is not a list of hosts") as caught:
         list(hosts(text))

@@ -69,7 +69,7 @@ def test_a_world_of_one_without_more_is_a_process_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"])
-@pytest.mark.parametrize("value", ["-1", "one", " "])
+@pytest.mark.parametrize("value", ["-1", "one", "²", " "])
 def test_a_variable_that_is_no_number_is_refused(name: str, value: str) -> None:
     with pytest.raises(BertsmithError, match=f"{name} is '{value}' and should be a number"):
         place({**TORCHRUN, name: value})
