@@ -5,6 +5,7 @@ Legend: T token slots, M masked words.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -159,11 +160,12 @@ def memory(held: Held, load: Load) -> dict[str, float]:
 
 def largest(held: Held, load_of: Callable[[int], Load], room: float, most: int) -> int:
     """The most tokens of a micro-batch, a multiple of 128 up to `most`, that fits into `room` bytes; 0 where none."""
-    low, high = 0, most // TILE
-    while low < high:
-        middle = (low + high + 1) // 2
-        if sum(memory(held, load_of(middle * TILE)).values()) <= room:
-            low = middle
-        else:
-            high = middle - 1
-    return low * TILE
+    tiles = range(1, most // TILE + 1)
+
+    def needed(count: int) -> float:
+        return sum(memory(held, load_of(count * TILE)).values())
+
+    # Where masks begin to be kept in bits, more tokens need less; below and above that, they need more.
+    bits = bisect_left(tiles, IN_BITS, key=lambda count: count * TILE * held.config.hidden_size)
+    found = bisect_right(tiles, room, lo=bits, key=needed)
+    return TILE * (found if found > bits else bisect_right(tiles, room, hi=bits, key=needed))

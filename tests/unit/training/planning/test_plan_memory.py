@@ -138,6 +138,24 @@ def test_the_largest_micro_batch_fits_and_the_next_does_not() -> None:
     assert largest(HELD, load_of, 1e15, 1024) == 1024
 
 
+def test_a_micro_batch_that_fits_since_it_keeps_masks_in_bits_is_found() -> None:
+    """The one before it needs more."""
+    config = BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+    held = Held(config, parameters(config), half=True, on_cpu=False, compiled=True)
+
+    def load_of(tokens: int) -> Load:
+        return Load(tokens, tokens * 100.0, tokens * 0.15, 2)
+
+    first = IN_BITS // config.hidden_size
+    room, before = (sum(memory(held, load_of(tokens)).values()) for tokens in (first, first - 128))
+    assert room < before
+    assert {largest(held, load_of, each, most) for each in (room, before) for most in range(first, 1 << 14, 128)} == {
+        first
+    }
+    assert largest(held, load_of, room - 1, 1 << 16) == first - 256
+    assert largest(held, load_of, room, first - 1) == first - 256
+
+
 def test_shards_save_memory_and_on_a_cpu_so_does_an_update_without_directions() -> None:
     def needed(on_cpu: bool, **changes: bool | int) -> float:
         return sum(memory(replace(HELD, half=False, on_cpu=on_cpu, **changes), LOAD).values())
