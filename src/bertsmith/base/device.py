@@ -73,7 +73,8 @@ def choose_device(device: str = "auto", precision: str = "auto", fp32_products_o
         raise BertsmithError(f"precision '{precision}' is not known", "precision", fix)
     chosen = _device(device)
     if precision == "auto":
-        precision = _precision_of_cpu() if chosen.type == "cpu" else _precision_of_gpu(chosen)
+        precision, reason = cpu_precision(this_processor()) if chosen.type == "cpu" else _gpu_precision(chosen)
+        log_choice("precision", precision, reason)
     tf32 = precision == "tf32"
     if tf32:
         _check_tf32(chosen)
@@ -182,22 +183,13 @@ def _of_this_rank(device: torch.device) -> torch.device:
     return device
 
 
-def _precision_of_gpu(device: torch.device) -> str:
-    capability = torch.cuda.get_device_capability(device)
+def _gpu_precision(device: torch.device) -> tuple[str, str]:
+    """As of `cpu_precision`."""
     if torch.cuda.is_bf16_supported(including_emulation=False):
-        precision, reason = "bf16", "the GPU has bf16"
-    elif capability >= _TENSOR_CORES:
-        precision, reason = "fp16", "the GPU has tensor cores for it, and no bf16"
-    else:
-        precision, reason = "fp32", "the GPU has no bf16 and no tensor cores"
-    log_choice("precision", precision, reason)
-    return precision
-
-
-def _precision_of_cpu() -> str:
-    precision, reason = cpu_precision(this_processor())
-    log_choice("precision", precision, reason)
-    return precision
+        return "bf16", "the GPU has bf16"
+    if torch.cuda.get_device_capability(device) >= _TENSOR_CORES:
+        return "fp16", "the GPU has tensor cores for it, and no bf16"
+    return "fp32", "the GPU has no bf16 and no tensor cores"
 
 
 def _check_tf32(device: torch.device) -> None:

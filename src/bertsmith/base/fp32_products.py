@@ -58,7 +58,7 @@ def choose_fp32_products(of_run: str = "") -> str:
 
 def use(name: str) -> None:
     """Switches the whole process to "default" or "onednn", without checking whether it is exact."""
-    if _switched() or name != DEFAULT:
+    if name != DEFAULT or _backend.matmul.fp32_precision == _SETTINGS[ONEDNN]:
         _backend.matmul.fp32_precision = _SETTINGS[name]
 
 
@@ -138,10 +138,6 @@ def _kept(name: str) -> tuple[str, str]:
     if name == ONEDNN and largest_error(ONEDNN) > 1:
         return DEFAULT, "oneDNN computes in less than fp32 on this processor"
     return name, "this run was started with it"
-
-
-def _switched() -> bool:
-    return bool(_backend.matmul.fp32_precision == _SETTINGS[ONEDNN])
 
 
 def _error(make: Callable[[Tensor, Tensor], Tensor], first: tuple[int, ...], second: tuple[int, ...]) -> float:

@@ -5,7 +5,6 @@ Legend: S sequences, T token slots, L slots of a padded row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -98,7 +97,8 @@ class Layout:
             real.append(inside.ravel())
             shapes.append((len(members), longest))
             start += len(members)
-        return Blocks.from_slots(shapes, slots, real)
+        none = np.zeros(0, np.int64)
+        return Blocks(tuple(shapes), np.concatenate([none, *slots]), np.concatenate([none.astype(bool), *real]))
 
 
 @dataclass(frozen=True)
@@ -112,12 +112,6 @@ class Blocks:
     shapes: tuple[tuple[int, int], ...]
     slots: Ints
     real: NDArray[np.bool_]
-
-    @classmethod
-    def from_slots(cls, shapes: list[tuple[int, int]], slots: list[Ints], real: list[NDArray[np.bool_]]) -> Blocks:
-        """Joins the blocks."""
-        all_slots = np.concatenate([*slots, np.zeros(0, np.int64)])
-        return cls(tuple(shapes), all_slots, np.concatenate([*real, np.zeros(0, np.bool_)]))
 
 
 def bin_numbers(lengths: ArrayLike, bins: int) -> Ints:
@@ -184,17 +178,12 @@ def round_up(count: int) -> int:
     return -(-count // grain) * grain
 
 
-def bins_for_budget(lengths: Sequence[int] | Ints, budget_tokens: int) -> int:
-    """The smallest number of bins, at least 1, for which no bin is expected to exceed `budget_tokens`."""
-    return max(1, -(-int(np.sum(lengths)) // budget_tokens))
-
-
 def deal_within(lengths: ArrayLike, ranks: int, budget_tokens: int) -> list[Ints]:
     """Deals sequences to ranks x A bins of about equal token counts, with the smallest A for which no bin of several
     sequences exceeds the budget. The bins of a rank are adjacent: rank r has bins r * A to (r + 1) * A."""
     lengths = np.asarray(lengths, dtype=np.int64)
     # If a sequence is longer than the budget, the token count alone would give more bins than there are sequences.
-    each = max(1, min(bins_for_budget(lengths, budget_tokens * ranks), -(-len(lengths) // ranks)))
+    each = max(1, min(-(-int(lengths.sum()) // (budget_tokens * ranks)), -(-len(lengths) // ranks)))
     while True:
         bins = ranks * each
         numbers = bin_numbers(lengths, bins)

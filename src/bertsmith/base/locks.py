@@ -100,7 +100,6 @@ def _write(file: IO[bytes], holder: str) -> None:
     with suppress(OSError):  # a full disk: the lock holds without a name
         file.truncate(0)
         file.write(holder.encode())
-        file.flush()
 
 
 def _holder(file: IO[bytes]) -> str:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.base.layout import Layout, bin_numbers, bins_for_budget, deal_within, members_of, round_up
+from bertsmith.base.layout import Layout, bin_numbers, deal_within, members_of, round_up
 
 lengths_of_batches = st.lists(st.integers(0, 40), max_size=30)
 
@@ -111,6 +111,8 @@ def test_a_large_step_is_dealt_as_by_the_heap(longest, bins):
 @given(st.lists(st.integers(1, 300), max_size=80), st.integers(1, 4), st.integers(1, 600))
 def test_dealing_within_a_budget_takes_the_fewest_bins_that_fit(lengths, ranks, budget):
     bins = deal_within(lengths, ranks, budget)
+    assert len(bins) % ranks == 0
+    assert sorted(np.concatenate(bins).tolist()) == list(range(len(lengths)))
 
     def fits(each):
         return all(len(own) < 2 or sum(lengths[index] for index in own) <= budget for own in each)
@@ -125,22 +127,6 @@ def test_dealing_is_close_to_even_on_real_lengths():
     lengths = np.random.default_rng(0).integers(8, 129, 512)
     loads = [int(lengths[each].sum()) for each in members_of(bin_numbers(lengths, 8), 8)]
     assert max(loads) <= 1.005 * min(loads)
-
-
-@pytest.mark.parametrize(("lengths", "budget", "bins"), [([], 10, 1), ([10], 10, 1), ([11], 10, 2), ([5] * 7, 10, 4)])
-def test_bins_for_a_budget(lengths, budget, bins):
-    assert bins_for_budget(lengths, budget) == bins
-
-
-@given(st.lists(st.integers(5, 128), min_size=8, max_size=80), st.integers(1, 4), st.integers(130, 2000))
-def test_bins_cover_all_within_the_budget_and_are_even(lengths: list[int], ranks: int, budget: int) -> None:
-    sizes = np.array(lengths)
-    bins = deal_within(sizes, ranks, budget)
-    assert len(bins) % ranks == 0
-    assert sorted(np.concatenate(bins).tolist()) == list(range(len(lengths)))
-    loads = [int(sizes[members].sum()) for members in bins]
-    assert max(loads) <= budget
-    assert max(loads) - min(loads) <= 128
 
 
 def test_a_sequence_longer_than_the_budget_goes_alone() -> None:

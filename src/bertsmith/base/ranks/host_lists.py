@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from bertsmith.base.errors import BertsmithError
 
+# Outside of brackets.
+_COMMA = re.compile(r",(?![^\[]*\])")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 # A name's letters up to a bracket, and the bracket's inside; several of both make one name, as in rack[1-2]node[1-4].
 _PIECE = re.compile(r"([^\[\],\s]*)\[([^\[\]]*)\]|([^\[\],\s]+)")
@@ -15,21 +17,8 @@ _FIX = "set MASTER_ADDR to the host of the first task, and MASTER_PORT to a port
 
 def hosts(text: str) -> Iterator[str]:
     """The hosts of a list in Slurm's order, one at a time: a range may be long. BertsmithError for what is no list."""
-    for entry in _entries(text):
+    for entry in _COMMA.split(text.strip()):
         yield from _expanded(entry, text)
-
-
-def _entries(text: str) -> Iterator[str]:
-    """The parts between commas that stand outside of brackets."""
-    entry, depth = "", 0
-    for letter in text.strip():
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and not depth:
-            yield entry
-            entry = ""
-        else:
-            entry += letter
-    yield entry
 
 
 def _expanded(entry: str, text: str) -> Iterator[str]:

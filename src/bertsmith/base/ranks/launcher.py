@@ -138,10 +138,6 @@ class _Launcher:
             with suppress(OSError):  # whoever reads our output may have gone
                 print(verdict.line(), file=sys.stderr, flush=True)
 
-    def _stopped_early(self, status: int) -> bool:
-        """Whether a rank ended by the signal that was passed on, before it could save."""
-        return self._stop is not None and status == -self._stop
-
     def kill(self) -> None:
         """Kills the ranks that are left, with what they started; a stopped process dies of this too."""
         for process in self._ranks:
@@ -155,10 +151,9 @@ class _Launcher:
     def status(self) -> int:
         """The exit status of the run."""
         statuses = [process.returncode for process in self._ranks]
-        asked = EXIT_INTERRUPTED if self._stop == signal.SIGINT else EXIT_STOPPED_AFTER_SAVING
         if not any(statuses):
             return int(self._store.get(STOPPED)) if self._store.check([STOPPED]) else EXIT_DONE
-        if any(self._stopped_early(each) for each in statuses):
-            return asked
+        if self._stop is not None and -self._stop in statuses:  # by the signal passed on, before it could save
+            return EXIT_INTERRUPTED if self._stop == signal.SIGINT else EXIT_STOPPED_AFTER_SAVING
         standing = Verdict.read(self._store.get(VERDICT)) if self._store.check([VERDICT]) else None
         return standing.status if standing is not None else EXIT_RANK_LOST
