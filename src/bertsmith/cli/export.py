@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from bertsmith.base.errors import BertsmithError
 from bertsmith.cli.use import EvaluateColumns
-from bertsmith.cli.verb import Call, Either, Verb
+from bertsmith.cli.verb import Call, Either, Verb, either
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,9 @@ class ImportFlags:
 
 def _import(call: Call) -> None:
     flags = call.read(ImportFlags)
-    if flags.lowercase and flags.no_lowercase:
-        raise BertsmithError("--lowercase and --no-lowercase exclude each other", call.prog, "give one of them")
+    lowercase = either(flags, "lowercase", call.prog)
     from bertsmith.weights.convert import import_checkpoint
 
-    lowercase = flags.lowercase if flags.lowercase or flags.no_lowercase else None
     found = import_checkpoint(flags.checkpoint, flags.out, flags.vocab, flags.config, lowercase, flags.activation)
     print(found)
 

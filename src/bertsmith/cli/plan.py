@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ import tyro
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.figures import check_figure
-from bertsmith.base.files import check_file, check_not_read, write_text
+from bertsmith.base.files import check_file, check_not_read, write_json
 from bertsmith.base.log import say
 from bertsmith.cli.train import BenchmarkFlags, finetune_flags, given_fields, recipe_flags, refuse_another_model
 from bertsmith.cli.verb import Call, Verb
@@ -134,7 +133,7 @@ def _tell(flags: WhereFlags, plan: Plan) -> None:
     from bertsmith.training.planning.report import plan_lines
 
     if flags.json is not None:
-        write_text(flags.json, json.dumps(as_record(plan), indent=2) + "\n")
+        write_json(flags.json, as_record(plan))
         say(f"all figures: {flags.json}")
     if flags.png is not None and draw_plan(plan, flags.png):
         say(f"picture: {flags.png}")

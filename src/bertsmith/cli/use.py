@@ -11,7 +11,7 @@ import tyro
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.processes import bound_product_caches
-from bertsmith.cli.verb import Call, Either, Verb, default_said
+from bertsmith.cli.verb import Call, Either, Verb, default_said, either
 
 if TYPE_CHECKING:
     from bertsmith.inference.parts.run import RowOptions
@@ -35,14 +35,9 @@ class TextColumns:
 
     def given(self, prog: str) -> dict[str, str | bool]:
         """What was given, as fields of Columns. Raises BertsmithError for a flag and its opposite."""
-        found: dict[str, str | bool] = {}
-        for name in ("header", "quoted"):
-            yes, no = getattr(self, name), getattr(self, f"no_{name}")
-            if yes and no:
-                what = f"--columns.{name} and --columns.no-{name} exclude each other"
-                raise BertsmithError(what, prog, "give one of them")
-            found |= {name: yes} if yes or no else {}
-        return found | {name: value for name, value in vars(self).items() if isinstance(value, str)}
+        found = {name: either(self, name, prog, "columns.") for name in ("header", "quoted")}
+        texts = {name: value for name, value in vars(self).items() if isinstance(value, str)}
+        return {name: value for name, value in found.items() if value is not None} | texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,9 +218,7 @@ def _embed(call: Call) -> None:
     from bertsmith.inference.embed import VectorOptions
     from bertsmith.inference.embed_file import embed_file
 
-    if flags.normalise and flags.no_normalise:
-        raise BertsmithError("--normalise and --no-normalise exclude each other", call.prog, "give one of them")
-    unit = flags.normalise if flags.normalise or flags.no_normalise else None
+    unit = either(flags, "normalise", call.prog)
     embed_file(
         flags.model,
         flags.input,

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.recipes.flags import parse_flags, parse_two
 
 T = TypeVar("T")
@@ -15,6 +16,18 @@ Options = TypeVar("Options")
 EVERYWHERE = ("--quiet", "--debug")
 Either = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 """A switch whose opposite is a flag too: without both, something else decides, so that neither has a default."""
+
+
+def either(flags: object, name: str, prog: str, group: str = "") -> bool | None:
+    """A switch of these flags, False for its opposite, None without both. Raises BertsmithError where both are given.
+
+    group: of the flag, such as "columns.".
+    """
+    yes, no = getattr(flags, name), getattr(flags, f"no_{name}")
+    if yes and no:
+        what = f"--{group}{name} and --{group}no-{name} exclude each other"
+        raise BertsmithError(what, prog, "give one of them")
+    return yes if yes or no else None
 
 
 def default_said(words: str) -> Any:

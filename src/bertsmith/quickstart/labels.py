@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertsmith.base.log import size
+from bertsmith.base.log import counted, size
 from bertsmith.base.streams import generator, stream_key
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import ReadOptions
@@ -91,8 +91,9 @@ def rows_of_docstrings(rows: RowCounts, seed: int) -> Labelled | Unlabelled:
     passages, hidden = [], 0
     for docstring in python_docs.collect().docstrings:
         text, names = _NAMES.subn("[MASK]", docstring.text)
-        if len(text.split()) >= WORDS_AT_LEAST:
-            passages.append(Passage(_clip(text), docstring.package, docstring.module))
+        words = text.split()
+        if len(words) >= WORDS_AT_LEAST:
+            passages.append(Passage(" ".join(words[:WORDS_AT_MOST]), docstring.package, docstring.module))
             hidden += names
     rule = f"parted by module; {hidden:,} names of packages masked, texts cut after {WORDS_AT_MOST} words"
     return _part(passages, "which package is a docstring from?", rule, rows, seed)
@@ -103,12 +104,12 @@ def rows_of_sources(sources: Sequence[str], options: ReadOptions, rows: RowCount
     files, _ = find_files(sources, options)
     by_label, what = _label_files(sources, files)
     if not LABELS_AT_LEAST <= len(by_label) <= LABELS_AT_MOST:
-        found = f"{len(by_label)} {what}{'s' if len(by_label) != 1 else ''}"
+        found = counted(len(by_label), what)
         return Unlabelled(f"labels are sub-folders or files where there are 2 to 50 of them, and here are {found}")
     passages = [each for label, members in by_label.items() for each in _passages(label, members, options)]
-    documents = {(each.label, each.group) for each in passages}
+    documents = Counter(label for label, _ in {(each.label, each.group) for each in passages})
     rule = "parted by document"
-    if what == "file" or any(sum(label == other for other, _ in documents) < 2 for label in by_label):
+    if what == "file" or any(documents[label] < 2 for label in by_label):
         passages = _by_place(passages, seed)
         why = "a file is a label by its documents alone" if what == "file" else "a label has one document only"
         rule = f"{why}, so the last fifth of each document is for evaluation, of short documents one in five"
@@ -155,10 +156,6 @@ def _cut(text: str) -> Iterable[str]:
             words = []
 
 
-def _clip(text: str) -> str:
-    return " ".join(text.split()[:WORDS_AT_MOST])
-
-
 def _by_place(passages: Sequence[Passage], seed: int) -> list[Passage]:
     """Groups by place: the first four fifths of each document's passages, and the last.
 
@@ -185,25 +182,24 @@ def _by_place(passages: Sequence[Passage], seed: int) -> list[Passage]:
 
 def _part(passages: Sequence[Passage], question: str, rule: str, rows: RowCounts, seed: int) -> Labelled | Unlabelled:
     """Draws about even numbers of each label for train and dev, no group on both sides."""
-    labels = sorted({each.label for each in passages})
-    if len(labels) < LABELS_AT_LEAST:
-        return Unlabelled(f"only {len(labels)} label has passages of at least {WORDS_AT_LEAST} words")
-    train_rows, dev_rows = rows.of_label(len(labels))
+    of_label: dict[str, list[Passage]] = {}
+    for each in passages:
+        of_label.setdefault(each.label, []).append(each)
+    if len(of_label) < LABELS_AT_LEAST:
+        found = "only one label" if of_label else "no label"
+        return Unlabelled(f"{found} has passages of at least {WORDS_AT_LEAST} words")
+    train_rows, dev_rows = rows.of_label(len(of_label))
     train, dev, short = [], [], []
-    for label in labels:
-        mine = [each for each in passages if each.label == label]
+    for label, mine in sorted(of_label.items()):
         chosen = generator(stream_key(seed, "labels", label)).permutation(len(mine))
         held_out = _dev_groups(mine, seed)
-        parts = (
-            [mine[i] for i in chosen if mine[i].group not in held_out],
-            [mine[i] for i in chosen if mine[i].group in held_out],
-        )
+        parts = [[mine[i] for i in chosen if (mine[i].group in held_out) == late] for late in (False, True)]
         if not parts[0] or not parts[1]:
             short.append(label)
             continue
         train += parts[0][:train_rows]
         dev += parts[1][:dev_rows]
-    if len({each.label for each in train}) < LABELS_AT_LEAST:
+    if len(of_label) - len(short) < LABELS_AT_LEAST:
         return Unlabelled("fewer than two labels have enough text for both training and evaluation")
     if short:
         rule += f"; left out for too little text: {', '.join(short)}"
@@ -212,7 +208,8 @@ def _part(passages: Sequence[Passage], question: str, rule: str, rows: RowCounts
 
 def _dev_groups(passages: Sequence[Passage], seed: int) -> set[str]:
     """Groups with about a third of a label's passages; the late ones where text is parted by place."""
-    groups = sorted({each.group for each in passages})
+    sizes = Counter(each.group for each in passages)
+    groups = sorted(sizes)
     late = {each.group for each in passages if each.late}
     if late or len(groups) < 2:
         return late
@@ -221,7 +218,7 @@ def _dev_groups(passages: Sequence[Passage], seed: int) -> set[str]:
     count = 0
     for index in order[:-1]:
         held.add(groups[index])
-        count += sum(each.group == groups[index] for each in passages)
+        count += sizes[groups[index]]
         if count >= len(passages) / 3:
             break
     return held

@@ -115,19 +115,9 @@ def predicted() -> list[Predicted]:
 
 def calibration_lines(found: Sequence[Predicted]) -> list[str]:
     """The one-GPU rows with the share that they give, and all others with the error of their prediction."""
-    head = [
-        "GPU",
-        "precision",
-        "length",
-        "hosts x GPUs",
-        "published",
-        "predicted",
-        "error",
-        "waiting",
-        "sums",
-        "update",
-    ]
-    titles = ["GPU", "precision", "length", "sequences/s", "products, of the peak", "all, of the peak"]
+    where = ["GPU", "precision", "length"]
+    head = [*where, "hosts x GPUs", "published", "predicted", "error", "waiting", "sums", "update"]
+    titles = [*where, "sequences/s", "products, of the peak", "all, of the peak"]
     counted = [abs(each.error) for each in found if not each.row.is_excluded]
     mean = sum(counted) / len(counted)
     return [

@@ -51,8 +51,7 @@ def _draw_step(axes: Any, plan: Plan) -> None:
     axes.set_xlabel("hosts")
     axes.set_ylabel("% of the steps' time")
     axes.set_title("where the time goes")
-    if whole:
-        axes.legend(loc="lower left")
+    axes.legend(loc="lower left")
 
 
 def _draw_hosts(axes: Any, plan: Plan) -> None:
@@ -60,8 +59,6 @@ def _draw_hosts(axes: Any, plan: Plan) -> None:
     counts = [each.hosts for each in whole]
     axes.set_title("hours")
     axes.set_xlabel("hosts")
-    if not whole:
-        return
     axes.plot(counts, [each.hours for each in whole], marker="o", label="planned")
     axes.plot(counts, [whole[0].hours / count for count in counts], linestyle=":", label="one host's, shared")
     axes.set_xscale("log", base=2)

@@ -106,7 +106,7 @@ OWN = (
     Own("h200", "bf16", 512, 1, 1, 488.9, 64, (397.06, 187_262, 59.66)),
 )
 """`benchmarks/results/nvidia-h200.json`."""
-_HOSTS = (1, 1, 2, 4, 8, 16, 32)
+_HOSTS = (1, 2, 4, 8, 16, 32)
 _ONE_HOST = {
     ("a100", "tf32", 128): (317, 2505),
     ("a100", "fp16", 128): (580, 4591),
@@ -139,6 +139,6 @@ def several_gpus() -> list[Row]:
     rows = []
     for key, (_, eight) in _ONE_HOST.items():
         rows.append(Row(*key, 1, GPUS_OF_A_HOST, eight))
-        many = zip(_HOSTS[1:], _MANY_HOSTS.get(key, ()), strict=False)
+        many = zip(_HOSTS, _MANY_HOSTS.get(key, ()), strict=False)
         rows += [Row(*key, hosts, GPUS_OF_A_HOST, rate) for hosts, rate in many]
     return rows

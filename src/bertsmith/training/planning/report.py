@@ -103,12 +103,9 @@ def size_of(count: float) -> str:
 
 
 def _hosts(plan: Plan) -> list[str]:
-    whole = [each for each in plan.many if each.stages]
-    if not whole:
-        return []
-    head = ["hosts", "ranks", "time", "speed-up", *(["money"] if whole[0].price else [])]
-    lines = aligned([head, *(_host_cells(each, whole[0]) for each in whole)], "r")
-    left = [each for each in plan.many if not each.stages]
+    whole, left = ([each for each in plan.many if bool(each.stages) == planned] for planned in (True, False))
+    head = ["hosts", "ranks", "time", "speed-up", *(["money"] if plan.one.price else [])]
+    lines = aligned([head, *(_host_cells(each, plan.one) for each in whole)], "r")
     if left:
         lines.append(f"on {left[0].hosts} hosts and more a step has fewer sequences than there are ranks")
     return lines
