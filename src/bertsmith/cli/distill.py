@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +19,7 @@ from bertsmith.recipes.schema import Recipe
 _CORPUS = "--corpus"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DistillFlags(LabelledFlags, RankFlags):
     """Flags of `distill` on a task, beside those of DistillSettings."""
 
@@ -56,7 +56,7 @@ def _distill(call: Call) -> int:
     given = {token.split("=", 1)[0] for token in call.args}
     if _CORPUS not in given:
         return _on_task(call)
-    if of_rows := sorted(given & {f"--{each.name}" for each in fields(LabelledFlags)}):
+    if of_rows := sorted(given & {"--train", "--dev", "--test", "--data"}):
         what = f"{_CORPUS} and {', '.join(of_rows)} exclude each other: a student learns from a corpus or from rows"
         raise BertsmithError(what, call.prog, "leave out one of them")
     return _on_corpus(call)

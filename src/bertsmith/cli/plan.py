@@ -12,7 +12,14 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.figures import check_figure
 from bertsmith.base.files import check_file, check_not_read, write_json
 from bertsmith.base.log import say
-from bertsmith.cli.train import BenchmarkFlags, finetune_flags, given_fields, recipe_flags, refuse_another_model
+from bertsmith.cli.train import (
+    BenchmarkFlags,
+    RecipeFlags,
+    finetune_flags,
+    given_fields,
+    recipe_flags,
+    refuse_another_model,
+)
 from bertsmith.cli.verb import Call, Verb
 from bertsmith.recipes.flags import wants_help
 from bertsmith.recipes.loader import BUDGET
@@ -44,13 +51,11 @@ class WhereFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanFlags(WhereFlags):
+class PlanFlags(RecipeFlags, WhereFlags):
     """Flags of `plan` for pre-training, beside those of Recipe."""
 
     recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE|TASK")]
     """A preset's name or a YAML file; or a task of `finetune`, with the flags of that."""
-    corpus: Path
-    """A folder that `bertsmith prepare` wrote."""
     init_from: Path | None = None
     """Plan for a run that continues from this model folder or run, and has its shape."""
     calibration: bool = False
@@ -63,8 +68,6 @@ class TaskFlags(BenchmarkFlags, WhereFlags):
 
     model: Path
     """The folder of a pre-trained model, or a run that has one."""
-    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "auto"
-    """A kind or a benchmark, as of `finetune`."""
 
 
 def _plan(call: Call) -> None:

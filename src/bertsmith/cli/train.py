@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import tyro
 
@@ -45,14 +45,20 @@ class OutputFlags(RankFlags):
         return Outputs(self.dllogger, self.wandb, self.profile)
 
 
-@dataclass(frozen=True)
-class PretrainFlags(OutputFlags):
-    """Flags of `pretrain`, beside those of Recipe."""
+@dataclass(frozen=True, kw_only=True)
+class RecipeFlags:
+    """Flags of the verbs that read a recipe."""
 
     recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
     """A preset's name or a YAML file."""
     corpus: Path
     """A folder that `bertsmith prepare` wrote."""
+
+
+@dataclass(frozen=True)
+class PretrainFlags(RecipeFlags, OutputFlags):
+    """Flags of `pretrain`, beside those of Recipe."""
+
     out: Path
     """The run folder; the finished model is written to its `model`."""
     resume: bool = False
@@ -124,14 +130,7 @@ def given_fields(call: Call) -> list[str]:
     return [f"--{name}={value}" for name, value in split_flags(call.args, Recipe)[0].items()]
 
 
-class NamesRecipe(Protocol):
-    """Flags of which one is the recipe."""
-
-    @property
-    def recipe(self) -> str: ...
-
-
-OfRecipe = TypeVar("OfRecipe", bound=NamesRecipe)
+OfRecipe = TypeVar("OfRecipe", bound=RecipeFlags)
 
 
 def recipe_flags(call: Call, kind: type[OfRecipe], *, budget: bool = False) -> tuple[OfRecipe, Recipe]:
@@ -164,6 +163,7 @@ _TASK = (
 class LabelledFlags:
     """Flags of the verbs that learn from labelled rows."""
 
+    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK", help=_TASK)] = "auto"
     train: Path | None = None
     """Labelled rows to learn from: .csv, .tsv, .jsonl, .json, .parquet or CoNLL's columns, compressed or not."""
     dev: Path | None = None
@@ -192,7 +192,6 @@ class FinetuneFlags(BenchmarkFlags, OutputFlags):
     """The folder of a pre-trained model, or a run that has one."""
     out: Path
     """The run folder; the fine-tuned model is written to its `model`."""
-    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK", help=_TASK)] = "auto"
     resume: bool = False
     """Continue from the newest checkpoint in the run folder."""
 
@@ -214,22 +213,8 @@ def _finetune(call: Call) -> int:
     return over_ranks(call, flags, settings.device, work)
 
 
-class NamesTask(Protocol):
-    """Flags of which one is the task."""
-
-    @property
-    def task(self) -> str: ...
-
-
-class NamesBenchmark(NamesTask, Protocol):
-    """Flags of which one says whose settings of a benchmark are taken."""
-
-    @property
-    def hyper_parameters(self) -> str | None: ...
-
-
-OfTask = TypeVar("OfTask", bound=NamesTask)
-OfBenchmark = TypeVar("OfBenchmark", bound=NamesBenchmark)
+OfTask = TypeVar("OfTask", bound=LabelledFlags)
+OfBenchmark = TypeVar("OfBenchmark", bound=BenchmarkFlags)
 Settings = TypeVar("Settings")
 
 
