@@ -87,6 +87,7 @@ def test_only_the_first_rank_speaks(three_ways: dict[str, Path]) -> None:
         (["--ranks", "2", "--device", "cuda"], "--ranks trains on cpu, and the device is set to cuda"),
         (["--gpus", "2", "--device", "cpu"], "--gpus trains on cuda, and the device is set to cpu"),
         (["--ranks", "2", "--rank-timeout", "1"], "--rank-timeout is 1"),
+        (["--ranks", "2", "--rank-timeout", "1e10"], "--rank-timeout is 1e+10"),
     ],
 )
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

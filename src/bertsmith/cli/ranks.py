@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from bertsmith.base.ranks.places import Place
 
 _ALL = "all"
-_SHORTEST_TIMEOUT = 5.0
+# A year: clocks of the system and of PyTorch hold no more than some centuries.
+_SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 5.0, 31_536_000.0
 # Bytes of a process that has loaded PyTorch and no model yet.
 _LEAST_MEMORY = 150_000_000
 
@@ -103,8 +104,9 @@ def _check(flags: RankFlags) -> None:
         raise BertsmithError(f"--gpus is '{flags.gpus}'", "--gpus", f"give a number from 1, or {_ALL}")
     if flags.ranks is not None and flags.ranks < 1:
         raise BertsmithError(f"--ranks is {flags.ranks}", "--ranks", "give a number from 1")
-    if not _SHORTEST_TIMEOUT <= flags.rank_timeout < math.inf:
-        fix = f"give at least {_SHORTEST_TIMEOUT:g} seconds: a busy machine may not run a process for a second or two"
+    if not _SHORTEST_TIMEOUT <= flags.rank_timeout <= _LONGEST_TIMEOUT:
+        range_ = f"{_SHORTEST_TIMEOUT:g} to {_LONGEST_TIMEOUT:,.0f} seconds"
+        fix = f"give {range_}: a busy machine may not run a process for a second or two"
         raise BertsmithError(f"--rank-timeout is {flags.rank_timeout:g}", "--rank-timeout", fix)
 
 
