@@ -40,6 +40,8 @@ def tell(error: BaseException, debug: bool = False) -> tuple[int, str]:
     if isinstance(error, PermissionError) and error.filename is not None:
         fix = "fix its permissions, or name what you may read and write"
         error = BertsmithError(f"this cannot be read or written ({error.strerror})", error.filename, fix)
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and error.filename is not None:
+        error = BertsmithError("no file or folder has so long a name", error.filename, "name a file or a folder")
     if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
         where = "standard output, shared memory or a file: the system does not say"
         error = BertsmithError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 
 import pytest
@@ -47,6 +48,11 @@ def test_what_the_compiler_lost_to_a_signal_is_no_bug(monkeypatch: pytest.Monkey
             PermissionError(13, "Permission denied", "model/config.json"),
             2,
             "this cannot be read or written (Permission denied)\n",
+        ),
+        (
+            OSError(errno.ENAMETOOLONG, "File name too long", "a text"),
+            2,
+            "no file or folder has so long a name\n  where: a text\n",
         ),
         (
             PermissionError(1, "Operation not permitted"),
