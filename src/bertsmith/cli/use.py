@@ -15,7 +15,6 @@ from bertsmith.cli.verb import Call, Either, Verb, default_said, either
 
 if TYPE_CHECKING:
     from bertsmith.inference.parts.run import RowOptions
-    from bertsmith.tasks.reading.bad_rows import SkippedRows
 
 
 @dataclass(frozen=True)
@@ -279,12 +278,6 @@ class EvaluateFlags(DeviceFlags):
     columns: EvaluateColumns = field(default_factory=EvaluateColumns)
     """Where texts and labels stand, if not where they stood in the rows that the model was trained on."""
 
-    def skipped(self) -> SkippedRows | None:
-        """What is given the rows that are left out, where some may be."""
-        from bertsmith.tasks.reading.bad_rows import SkippedRows
-
-        return None if self.skip_bad_rows is None else SkippedRows(self.bad_share)
-
 
 def _evaluate(call: Call) -> None:
     flags = call.read(EvaluateFlags)
@@ -356,7 +349,9 @@ def _data_options(flags: EvaluateFlags, data: Path, has_columns: bool) -> dict[s
         if flags.benchmark or flags.submission or flags.fold:
             what = "--benchmark, --submission and --fold are for the folder of a benchmark, and --data is none"
             raise BertsmithError(what, data, "name the folder, or leave them out")
-        return {"report": flags.report, "skipped": flags.skipped()}
+        from bertsmith.tasks.reading.bad_rows import SkippedRows
+
+        return {"report": flags.report, "skipped": SkippedRows(flags.bad_share) if flags.skip_bad_rows else None}
     if flags.report is not None or flags.skip_bad_rows is not None or has_columns:
         what = "--report, --skip-bad-rows and --columns are for a file of rows, and --data is a folder"
         raise BertsmithError(what, data, "leave them out, or name one file")

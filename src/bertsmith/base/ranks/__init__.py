@@ -42,7 +42,7 @@ def processes() -> int:
 
 def rank() -> int:
     """The number of this process, from 0; 0 in `each_alone`."""
-    return 0 if _alone or not (dist.is_available() and dist.is_initialized()) else dist.get_rank()
+    return 0 if world_size() == 1 else dist.get_rank()
 
 
 def is_first() -> bool:

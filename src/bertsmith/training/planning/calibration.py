@@ -13,7 +13,6 @@ from functools import cache
 from operator import attrgetter
 
 from bertsmith.base.tables import aligned
-from bertsmith.model.flop import peak_flops
 from bertsmith.training.planning.cost import (
     Batch,
     Exchange,
@@ -32,8 +31,6 @@ from bertsmith.training.planning.published import BERT_LARGE, OWN, SQUAD_LENGTH,
 
 # The GPU whose rows stand for those of one without any: of the same processor, if there is one.
 _LIKE, _SAME_PROCESSOR = "a100", {"h100": "h200"}
-# Whose row stands for a precision that was not published.
-_ROW_OF = {"bf16": "fp16", "fp16": "fp16", "tf32": "tf32", "fp32": "fp32"}
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,7 @@ class Predicted:
 @cache
 def product_share(row: Row) -> float:
     """Of the peak, from the row of one GPU: what remains of its time when all else is taken off."""
-    gpu, (tokens, squares, masked) = GPUS[row.gpu], row.sequence
-    batch = Batch(tokens, squares, masked, 1)
+    gpu, batch = GPUS[row.gpu], Batch(*row.sequence, 1)
     second = (row.share / row.rate - update_seconds(gpu, BERT_LARGE, row.optimizer)) / row.share
     products = second - between_products(gpu, BERT_LARGE, batch, is_half(row.precision))
     return batch.flop(BERT_LARGE) / (products * gpu.peak(row.precision))
@@ -72,7 +68,7 @@ def share_of(name: str, precision: str, length: int, finetuning: bool = False) -
     """For a GPU by its name in `GPUS`. length: of sequences; pre-training at up to 256 is like at 128, else at 512."""
     wanted = SQUAD_LENGTH if finetuning else 128 if length <= 256 else 512
     rows = {(row.gpu, row.precision): row for row in one_gpu() if row.length == wanted}
-    published = _ROW_OF[precision]
+    published = "fp16" if is_half(precision) else precision  # which stands for bf16
     own = {(row.gpu, row.precision): row for row in OWN if row.length == wanted}
     row = own.get((name, precision)) or rows.get((name, published))
     if row is not None:
@@ -97,10 +93,9 @@ def _said(row: Row) -> str:
 
 def predict(row: Row) -> Predicted:
     """A row of several GPUs from that of one."""
-    gpu, (tokens, squares, masked) = GPUS[row.gpu], row.sequence
+    gpu, batch = GPUS[row.gpu], Batch(*row.sequence, 1).times(row.micro_batch)
     key = attrgetter("gpu", "precision", "length")
     (alone,) = (each for each in one_gpu() if key(each) == key(row))
-    batch = Batch(tokens, squares, masked, 1).times(row.micro_batch)
     second = micro_batch_seconds(gpu, row.precision, product_share(alone), BERT_LARGE, batch)
     work = RankWork(row.share / row.micro_batch, second, update_seconds(gpu, BERT_LARGE, row.optimizer))
     exchange = Exchange(row.gradient_bytes * parameters(BERT_LARGE).total)
@@ -150,7 +145,5 @@ def _cells(each: Predicted) -> list[str]:
 
 def _whole(row: Row) -> str:
     """The share of the peak that the whole step has."""
-    peak = peak_flops(GPUS[row.gpu].device, row.precision)
-    assert peak is not None
-    tokens, squares, masked = row.sequence
-    return f"{Batch(tokens, squares, masked, 1).flop(BERT_LARGE) * row.rate / peak:.1%}"
+    flops = Batch(*row.sequence, 1).flop(BERT_LARGE) * row.rate
+    return f"{flops / GPUS[row.gpu].peak(row.precision):.1%}"

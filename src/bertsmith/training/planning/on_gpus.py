@@ -7,14 +7,7 @@ from dataclasses import dataclass, field
 
 from bertsmith.model.config import BertConfig
 from bertsmith.training.planning.calibration import share_of
-from bertsmith.training.planning.cost import (
-    USUAL_HOST,
-    Batch,
-    Links,
-    links_of,
-    micro_batch_seconds,
-    update_seconds,
-)
+from bertsmith.training.planning.cost import USUAL_HOST, Batch, Links, links_of, micro_batch_seconds, update_seconds
 from bertsmith.training.planning.gpus import Gpu, gpu_named
 from bertsmith.training.planning.memory import GPU_BASE
 from bertsmith.training.planning.published import BERT_LARGE

@@ -20,7 +20,7 @@ from bertsmith.training.planning.memory import Held, Load, largest, memory
 from bertsmith.training.planning.work import FORWARD, Cut, Cutter, Work
 
 HOSTS = tuple(2**power for power in range(8))
-"""How many hosts a plan is made for beside one."""
+"""How many hosts a plan is made for."""
 _FITS = 0.95
 MANY_EPOCHS = 100
 _HOUR = 3600
