@@ -27,7 +27,7 @@ class _AboveBars(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         bars = sys.modules.get("tqdm")
         write = bars.tqdm.write if bars is not None else print
-        with suppress(OSError):  # whoever reads our output has gone, as `tee` does at a Ctrl-C: the work goes on
+        with suppress(OSError):  # whoever reads our output has gone, as `tee` has at a Ctrl-C: the work continues
             write(self.format(record), file=sys.stderr)
 
 

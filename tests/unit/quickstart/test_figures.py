@@ -6,8 +6,6 @@ import math
 import statistics
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bertsmith.quickstart.figures import Figure, classifier_figures, pretraining_figures, table
 
@@ -50,14 +48,6 @@ def test_the_bounds_of_pretraining_include_themselves() -> None:
     assert Figure("a", 0.5, 0.5, "", sign="<=").reached
 
 
-@given(st.floats(0, 1), st.integers(2, 5))
-def test_a_classifier_equal_to_its_control_has_learned_nothing(score: float, seeds: int) -> None:
-    """Strictly above: with no spread between seeds, equal means are not enough, nor is the majority class."""
-    against, guessing = classifier_figures([score] * seeds, [score] * seeds, score)
-    assert against.reached == (against.value > against.bound)
-    assert not guessing.reached or guessing.value > score
-
-
 def test_a_classifier_must_be_two_standard_errors_above_its_control() -> None:
     trained, control = [0.80, 0.82, 0.84], [0.70, 0.76, 0.79]
     error = math.sqrt(statistics.variance(trained) / 3 + statistics.variance(control) / 3)
@@ -68,7 +58,7 @@ def test_a_classifier_must_be_two_standard_errors_above_its_control() -> None:
     assert guessing.reached
     assert not classifier_figures([0.76, 0.80], [0.70, 0.78], 0.3)[0].reached
     assert not classifier_figures(trained, control, majority=0.9)[1].reached
-    assert not classifier_figures([0.5, 0.5], [0.5, 0.5], majority=0.5)[0].reached
+    assert not any(each.reached for each in classifier_figures([0.5, 0.5], [0.5, 0.5], majority=0.5))
 
 
 def test_one_seed_has_no_spread_and_no_error() -> None:
