@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 
-def aligned(rows: Sequence[Sequence[str]], flush: str = "lr", gap: str = "  ") -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], flush: str = "lr") -> list[str]:
     """A line a row, every column as wide as its widest cell.
 
     flush: "l" or "r" for each column, left or right; the last letter holds for all further columns.
     """
-    if not rows:
-        return []
-    count = max(map(len, rows))
-    widths = [max((len(row[column]) for row in rows if column < len(row)), default=0) for column in range(count)]
-    sides = flush[:count] + flush[-1] * (count - len(flush))
+    widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
+    sides = flush.ljust(len(widths), flush[-1])
 
-    def shown(cell: str, column: int) -> str:
-        return cell.rjust(widths[column]) if sides[column] == "r" else cell.ljust(widths[column])
+    def shown(cell: str, width: int, side: str) -> str:
+        return cell.rjust(width) if side == "r" else cell.ljust(width)
 
-    return [gap.join(shown(cell, column) for column, cell in enumerate(row)).rstrip() for row in rows]
+    return ["  ".join(map(shown, row, widths, sides)).rstrip() for row in rows]
