@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
@@ -14,9 +14,6 @@ from bertsmith.base.processes import bound_product_caches
 from bertsmith.cli.use import DeviceFlags
 from bertsmith.cli.verb import Call, Verb, default_said
 from bertsmith.inference.server.limits import Limits
-
-if TYPE_CHECKING:
-    from bertsmith.inference.server.serve import Settings
 
 _TOKEN_VARIABLE = "BERTSMITH_TOKEN"
 
@@ -52,13 +49,11 @@ def _serve(call: Call) -> None:
     if token == "":
         what = f"{name} is set and empty, so that anybody could use the server"
         raise BertsmithError(what, call.prog, "give it a token, or do not set it")
-    token = token or ""
-    if not token.isascii() or token != token.strip():
+    if token and (not token.isascii() or token != token.strip()):
         what = "a token has white space around it, or letters that a header cannot hold"
         raise BertsmithError(what, call.prog, "use ASCII letters and digits")
-    settings: Settings = Settings(models, flags.host, flags.port, token, **flags.run_by(), limits=flags.limits)
     bound_product_caches()
-    serve(settings)
+    serve(Settings(models, flags.host, flags.port, token or "", **flags.run_by(), limits=flags.limits))
 
 
 def named_folders(models: tuple[str, ...], prog: str) -> dict[str, Path]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bertsmith.base.figures import INSTALL, new_figure, save_figure
 from bertsmith.base.log import say
-from bertsmith.training.planning.plan import Plan
+from bertsmith.training.planning.plan import OnHosts, Plan
 
 _PARTS = ("compute", "waiting", "sums", "update", "data")
 
@@ -21,8 +22,9 @@ def draw_plan(plan: Plan, path: Path) -> bool:
     figure.suptitle(f"{plan.asked.title}: {plan.asked.ranks} x {plan.device}, {plan.asked.precision}")
     memory, step, hosts = figure.subplots(1, 3)
     _draw_memory(memory, plan)
-    _draw_step(step, plan)
-    _draw_hosts(hosts, plan)
+    whole = [each for each in plan.many if each.stages]
+    _draw_step(step, whole)
+    _draw_hosts(hosts, whole)
     save_figure(figure, path)
     return True
 
@@ -35,8 +37,7 @@ def _draw_memory(axes: Any, plan: Plan) -> None:
     axes.set_title(f"memory of a rank: {plan.needed / 1e9:.1f} of {plan.capacity / 1e9:.0f} GB")
 
 
-def _draw_step(axes: Any, plan: Plan) -> None:
-    whole = [each for each in plan.many if each.stages]
+def _draw_step(axes: Any, whole: Sequence[OnHosts]) -> None:
     names = [f"{each.hosts}" for each in whole]
     bottom = [0.0] * len(whole)
     for part in _PARTS:
@@ -54,8 +55,7 @@ def _draw_step(axes: Any, plan: Plan) -> None:
     axes.legend(loc="lower left")
 
 
-def _draw_hosts(axes: Any, plan: Plan) -> None:
-    whole = [each for each in plan.many if each.stages]
+def _draw_hosts(axes: Any, whole: Sequence[OnHosts]) -> None:
     counts = [each.hosts for each in whole]
     axes.set_title("hours")
     axes.set_xlabel("hosts")
