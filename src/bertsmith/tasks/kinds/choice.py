@@ -235,7 +235,9 @@ def _choices(row: Row, columns: Columns) -> tuple[tuple[str, ...], bool]:
     if len(names) == 1:
         names = next(filter(None, (_numbered(row, name) for name in NUMBERED_CHOICES)), [])
         if not names:
-            raise ValueError(f"no column '{columns.choices}', nor any choice0, choice1 ... or ending0, ending1 ...")
+            what = f"no column '{columns.choices}', nor any choice0, choice1 ... or ending0, ending1 ..."
+            found = ", ".join(map(str, row)) or "none"
+            raise ValueError(f"{what}; found: {found}; name those of the choices with --columns.choices")
     filled = [place for place, name in enumerate(names, start=1) if not _is_empty(row, name)]
     last = max(filled, default=0)
     return _texts(row, names[:last]), last < len(names)

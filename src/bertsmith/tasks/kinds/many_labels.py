@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say
+from bertsmith.base.log import say, warn
 from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import soft_label_sum
 from bertsmith.model.losses import LossSum
@@ -108,6 +108,10 @@ class ManyLabels(Task):
         if given is None and len(columns) > 1 and counts.keys() <= set(columns):
             given = ",".join(columns)  # one that no training row has stays a label of the model
         names = class_names(counts, records[0].where, settings.many_labels, given)
+        mark = settings.columns.label_separator
+        if mark and max(map(len, labels)) < 2:
+            what = "separates no labels: no training row has two"
+            warn(f"'{mark}' (--columns.label-separator) {what}", of_all_ranks=True)
         for name in ("positive", "negative_label"):
             if getattr(settings, name) is not None:
                 what = f"{name.replace('_label', '')} label with rows of several labels"
@@ -152,7 +156,7 @@ class ManyLabels(Task):
         places = {name: place for place, name in enumerate(self.names)}
         rows = [(row, each) for row, record in enumerate(records) for each in _labels(record)]
         found = np.zeros((len(records), len(self.names)), dtype=np.uint8)
-        found[[row for row, _ in rows], places_of([(each, records[row].where) for row, each in rows], places)] = 1
+        found[[row for row, _ in rows], places_of([(each, records[row].where) for row, each in rows], places, True)] = 1
         return found
 
     def labels(self, targets: NDArray[Any]) -> int:

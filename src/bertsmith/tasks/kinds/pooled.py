@@ -6,7 +6,7 @@ Legend: S sequences of a batch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,9 +84,9 @@ def listed(figures: Mapping[str, str]) -> str:
     return ", ".join(shown) + (f" and {len(figures) - _LISTED:,} more" if len(figures) > _LISTED else "")
 
 
-def places_of(labels: Sequence[tuple[str, str]], places: Mapping[str, int]) -> list[int]:
-    """The numbers of labels' classes. labels: each with the name of its row. Raises BertsmithError that names those
-    which the training rows lack."""
+def places_of(labels: Sequence[tuple[str, str]], places: Mapping[str, int], several: bool = False) -> list[int]:
+    """The numbers of labels' classes. labels: each with the name of its row. several: whether a row may have more than
+    one. Raises BertsmithError that names those which the training rows lack."""
     found = [places.get(class_name(label), -1) for label, _ in labels]
     absent: dict[str, str] = {}
     for (label, where), place in zip(labels, found, strict=True):
@@ -97,8 +97,19 @@ def places_of(labels: Sequence[tuple[str, str]], places: Mapping[str, int]) -> l
         more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
         also = f", nor {', '.join(repr(label) for label, _ in others[: _SHOWN - 1])}{more}" if others else ""
         fix = f"{nearest(first, places)} (--labels in training names all labels, those that no training row has too)"
+        if several and (mark := _separator(first, places)):
+            fix = f"if these are several labels, name what separates them: --columns.label-separator '{mark}'"
         raise BertsmithError(f"the training rows have no label '{first}'{also}", where, fix)
     return found
+
+
+def _separator(label: str, known: Container[str]) -> str | None:
+    """The mark that divides a label into known ones, if there is any."""
+    for mark in (each for each in label if not each.isalnum()):
+        parts = [part.strip() for part in label.split(mark) if part.strip()]
+        if len(parts) > 1 and all(class_name(part) in known for part in parts):
+            return mark
+    return None
 
 
 def fitted_number(task: Mapping[str, Any], name: str, default: float, zero: bool = False) -> float:

@@ -86,6 +86,26 @@ def test_all_labels_that_only_dev_has_are_named():
         assert "--labels" in caught.value.fix
 
 
+@pytest.mark.parametrize(
+    ("label", "mark"), [("a|New York", "|"), ("a, 1.0", ","), ("a b", " "), ("a|q", None), ("a|", None), ("axb", None)]
+)
+def test_known_labels_that_another_separator_joins_are_told_of_it(label, mark):
+    for task in (task_of(("a", "b"), ("New York", "1")), task_of("a", "b", "New York", "1")):
+        with pytest.raises(BertsmithError, match="the training rows have no label") as caught:
+            task.targets(records((label,) if isinstance(task, ManyLabels) else label), None)
+        told = mark is not None and isinstance(task, ManyLabels)
+        assert caught.value.fix.endswith(f"--columns.label-separator '{mark}'") == told
+        assert ("--labels" in caught.value.fix) != told
+
+
+def test_a_separator_that_separates_nothing_is_warned_of(said):
+    told = "';' (--columns.label-separator) separates no labels: no training row has two"
+    task_of(("a", "b"), ("a",), columns=SEPARATED)
+    assert told not in said.text
+    task_of(("a|b",), ("a",), (), columns=SEPARATED)
+    assert told in said.text
+
+
 def test_labels_are_read_from_parquet(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
