@@ -92,6 +92,18 @@ def test_the_command_line_measures_a_folder(folder, tmp_path, capsys):
     assert "did you mean 'mrpc'?" in capsys.readouterr().err
 
 
+def test_a_submission_that_cannot_be_written_is_refused_before_anything_is_answered(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(Predictor, "predict", lambda *given: pytest.fail("answered"))
+    monkeypatch.setattr(Predictor, "evaluate", lambda *given: pytest.fail("measured"))
+    (tmp_path / "text.zip").write_text("no zip")
+    for path, what in (
+        (tmp_path / "a.tsv", "'.tsv' is not a zip"),
+        (tmp_path / "text.zip", "not a zip of predictions"),
+    ):
+        with pytest.raises(BertsmithError, match=what):
+            evaluate_benchmark(folder / "runs" / "mrpc", folder / "glue", submission=path, device="cpu")
+
+
 def test_test_rows_with_labels_are_measured_fold_by_fold(folder):
     run = folder / "runs" / "codah"
     score = evaluate_benchmark(run, folder / "codah", fold=1, device="cpu", precision="fp32")

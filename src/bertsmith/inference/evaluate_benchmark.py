@@ -14,7 +14,7 @@ from bertsmith.base.log import say, warn
 from bertsmith.inference.parts.part import Account
 from bertsmith.inference.predictor import Predictor, predictor_of
 from bertsmith.tasks.benchmarks.benchmark import Benchmark, benchmarks
-from bertsmith.tasks.benchmarks.glue import Predictions, add_to_submission
+from bertsmith.tasks.benchmarks.glue import Predictions, add_to_submission, submission_files
 from bertsmith.tasks.benchmarks.inputs import benchmark_named, figure_prefix, tell_rows
 from bertsmith.tasks.examples import warn_of_empty
 from bertsmith.tasks.reading.records import Columns, Row, id_of, read_rows
@@ -56,6 +56,8 @@ def evaluate_benchmark(
     own = benchmark_named(benchmark or _trained_on(predictor.folder))
     followers = [each for each in benchmarks().values() if each.trained_as == own.name]
     score = BenchmarkScore(own.name)
+    if out is not None:
+        submission_files(out)  # before anything is answered
     for each in (own, *followers):
         found = each.find(data, (), fold) if each is own else each.found(data, ())
         _measure(predictor, each, found, score, f"{each.name}_" if each is not own else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,10 +73,8 @@ def add_to_submission(path: Path, benchmark: Benchmark, parts: Mapping[str, Pred
     if not benchmark.submission:
         names = [each.name for each in benchmarks().values() if each.submission]
         raise BertsmithError(f"{benchmark.name} is not a task of GLUE", path, f"use one of: {', '.join(names)}")
-    if path.suffix.lower() != ".zip":
-        raise BertsmithError(f"'{path.suffix}' is not a zip", path, "give the submission a name that ends in .zip")
     texts = {benchmark.submission[part]: _text(benchmark, part, found) for part, found in parts.items()}
-    members = _members(path) | texts
+    members = submission_files(path) | texts
 
     def write(file: BinaryIO) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -87,14 +86,17 @@ def add_to_submission(path: Path, benchmark: Benchmark, parts: Mapping[str, Pred
     return [name for name in wanted if name not in members]
 
 
-def _members(path: Path) -> dict[str, str]:
-    """The files that a submission has already."""
+def submission_files(path: Path) -> dict[str, str]:
+    """The files that a submission has already. Raises BertsmithError where it is no zip of predictions, nor a place for
+    one."""
+    if path.suffix.lower() != ".zip":
+        raise BertsmithError(f"'{path.suffix}' is not a zip", path, "give the submission a name that ends in .zip")
     if not path.exists():
         return {}
     try:
         with zipfile.ZipFile(path) as archive:
             return {name: archive.read(name).decode() for name in archive.namelist()}
-    except (zipfile.BadZipFile, UnicodeDecodeError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, UnicodeDecodeError, OSError) as error:
         fix = "name a new file, or a submission that this command wrote"
         raise BertsmithError(f"this is not a zip of predictions ({error})", path, fix) from error
 

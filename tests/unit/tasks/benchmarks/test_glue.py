@@ -72,10 +72,16 @@ def test_what_the_server_would_refuse_is_refused(tmp_path):
         add_to_submission(tmp_path / "a.zip", benchmarks()["swag"], {})
     with pytest.raises(BertsmithError, match=r"'\.tsv' is not a zip"):
         add_to_submission(tmp_path / "a.tsv", benchmarks()["rte"], {"test": predictions("entailment")})
-    (tmp_path / "b.zip").write_text("not a zip")
-    with pytest.raises(BertsmithError, match="not a zip of predictions"):
-        add_to_submission(tmp_path / "b.zip", benchmarks()["rte"], {"test": predictions("entailment")})
-    assert (tmp_path / "b.zip").read_text() == "not a zip"
+    add_to_submission(tmp_path / "c.zip", benchmarks()["rte"], {"test": predictions(*["entailment"] * 40)})
+    whole = (tmp_path / "c.zip").read_bytes()
+    place, directory = whole.index(b"RTE.tsv") + len("RTE.tsv"), whole.index(b"PK\x01\x02")
+    damaged = whole[:place] + b"\xff" * 9 + whole[place + 9 :]
+    locked = whole[:6] + b"\x01" + whole[7 : directory + 8] + b"\x01" + whole[directory + 9 :]
+    for data in (b"not a zip", damaged, locked):
+        (tmp_path / "b.zip").write_bytes(data)
+        with pytest.raises(BertsmithError, match="not a zip of predictions"):
+            add_to_submission(tmp_path / "b.zip", benchmarks()["rte"], {"test": predictions("entailment")})
+        assert (tmp_path / "b.zip").read_bytes() == data
 
 
 def test_the_score_is_the_mean_over_tasks_with_pairs_averaged_first():
