@@ -5,7 +5,6 @@ Legend: N rows, K texts of a row: 2, or 3 where one of them has an unlike text.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
 from bertsmith.tasks.embedding.ranking import NO_TEXT
+from bertsmith.tasks.reading.labels import number_of
 from bertsmith.tasks.reading.overlap import text_key
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, id_of, label_of, row_of, text_of
 from bertsmith.tasks.reading.shapes import is_number
@@ -45,7 +45,7 @@ def pair_of(row: Row | str, columns: Columns, labelled: bool, where: str) -> Pai
     negative = text_of(row, columns.negative) if row.get(columns.negative) not in (None, "") else None
     if negative is not None and text_key([negative]) in (text_key([text]), text_key([second])):
         raise ValueError(f"column '{columns.negative}' holds one of the two texts that are alike")
-    score = _score(label_of(row, columns.label)) if row.get(columns.label) not in (None, "") else None
+    score = number_of(label_of(row, columns.label)) if row.get(columns.label) not in (None, "") else None
     if score is None:
         _check_no_score(row, columns)
     return PairRecord(text, second, score, where, id_of(row, columns), negative=negative)
@@ -58,16 +58,6 @@ def _check_no_score(row: Row, columns: Columns) -> None:
         if name not in used and folded(name) in SIMILARITIES and is_number(str(row.get(name)).strip()):
             what = f"column '{name}' may say how alike the two texts are, and is not read"
             raise ValueError(f"{what}: name it with --columns.label '{name}', or remove it")
-
-
-def _score(label: str) -> float:
-    try:
-        number = float(label)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"the label '{label}' is not a number that says how alike the two texts are")
-    return number
 
 
 def check_alike(records: Sequence[Record]) -> None:

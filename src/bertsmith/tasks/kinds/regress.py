@@ -5,7 +5,6 @@ Legend: N records, S sequences of a batch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import squared_sum
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.kinds.pooled import Classifier
+from bertsmith.tasks.reading.labels import number_of
 from bertsmith.tasks.reading.pairs import are_pairs
 from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.report.parts import about_records
@@ -170,12 +170,7 @@ class Regress(Task):
 
 
 def _number(label: str) -> float:
-    try:
-        number = float(label.replace("_", " "))  # Python takes 1_000 for a thousand
-    except ValueError:
-        raise ValueError(f"the label '{label}' is not a number such as 1234.5") from None
-    if not math.isfinite(number):
-        raise ValueError(f"the label '{label}' is not a finite number")
+    number = number_of(label)
     if abs(number) > _LARGEST:
         raise ValueError(f"the label '{label}' is beyond {_LARGEST:.2g}, the largest number that a model gives (fp32)")
     return number

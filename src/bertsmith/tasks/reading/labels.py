@@ -38,6 +38,17 @@ def label_text(value: Any) -> str:
     return text
 
 
+def number_of(label: str) -> float:
+    """The number that a label is. ValueError for one that is none, or not finite."""
+    try:
+        number = float(label.replace("_", " "))  # Python takes 1_000 for a thousand
+    except ValueError:
+        raise ValueError(f"the label '{label}' is not a number such as 1234.5") from None
+    if not math.isfinite(number):
+        raise ValueError(f"the label '{label}' is not a finite number")
+    return number
+
+
 def several_labels(value: Any, separator: str = "") -> list[Any] | None:
     """The labels of a row that may have any number: a list's, or the parts of a text where something separates them,
     none for an empty cell. None where the value is a single label."""
