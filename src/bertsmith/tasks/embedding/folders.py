@@ -82,12 +82,11 @@ def folder_files(rules: SentenceRules, width: int) -> dict[str, Any]:
         for place, (path, kind) in enumerate(parts)
     ]
     flags = {flag: mode == rules.pooling for flag, mode in _FLAGS.items()}
-    found: dict[str, Any] = {
+    return {
         MODULES_FILE: modules,
         _SETTINGS_FILE: {"max_seq_length": rules.max_length, "do_lower_case": rules.lowercase},
         f"{_POOLING_FOLDER}/config.json": {"word_embedding_dimension": width, **flags},
     }
-    return found
 
 
 def _listed(path: Path) -> list[Mapping[str, Any]]:
@@ -117,7 +116,7 @@ def _pooling(path: Path) -> Pooling:
     flags = [flag for flag, on in config.items() if flag.startswith("pooling_mode_") and on is True]
     usual = ["mean"] if not any(flag.startswith("pooling_mode") for flag in config) else []
     named = config.get("pooling_mode", [_FLAGS.get(flag, flag) for flag in flags] or usual)
-    modes = [named] if isinstance(named, str) else list(named)
+    modes = named if isinstance(named, list) else [named]
     if len(modes) != 1 or modes[0] not in POOLINGS:
         what = f"its pooling is {' with '.join(map(str, modes)) or 'none'}; read here is one of {', '.join(POOLINGS)}"
         raise BertsmithError(what, path, _FIX)

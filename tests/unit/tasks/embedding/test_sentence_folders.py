@@ -62,6 +62,7 @@ def test_the_length_is_its_own_or_the_tokenizers(tmp_path):
         ({"kinds": ("Transformer", "Pooling", "Dense")}, "Transformer, Pooling, Dense"),
         ({"kinds": ("StaticEmbedding",)}, "StaticEmbedding"),
         ({"pooling": {"pooling_mode": "lasttoken"}}, "lasttoken"),
+        ({"pooling": {"pooling_mode": None}}, "its pooling is None"),
         ({"pooling": {"pooling_mode_weightedmean_tokens": True}}, "weightedmean"),
         ({"pooling": {"pooling_mode_unheard_of": True}}, "pooling_mode_unheard_of"),
         ({"pooling": {"pooling_mode_mean_tokens": False}}, "its pooling is none"),
