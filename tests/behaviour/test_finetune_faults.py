@@ -167,6 +167,13 @@ def test_rows_that_come_twice_are_warned_about_and_a_stream_is_refused(
             bertsmith.finetune("classify", model, rows_of, DEV, None, settings=settings)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", [0, None])
+def test_a_column_whose_name_is_no_text_is_named(model: Path, name: object) -> None:
+    for task in ("classify", "auto"):
+        with pytest.raises(BertsmithError, match=f"a column of the dev rows is called {name}, which is no text"):
+            bertsmith.finetune(task, model, TRAIN, [*DEV, {**DEV[0], name: "x"}], None, settings=SETTINGS)
+
+
 def test_a_refused_folder_is_left_as_it_was(model: Path, tmp_path: Path) -> None:
     shutil.copytree(model, tmp_path / "mine")
     with pytest.raises(BertsmithError, match=r"config\.json"):
