@@ -26,6 +26,7 @@ from bertsmith.tasks.finetuning.finish import drop_leftovers, finish
 from bertsmith.tasks.finetuning.side_by_side import train_side_by_side
 from bertsmith.tasks.finetuning.start import started
 from bertsmith.tasks.finetuning.teacher import check_teacher, distilled_identity
+from bertsmith.tasks.finetuning.trials import trials
 from bertsmith.tasks.finetuning.work import Distilled, Work
 from bertsmith.tasks.nvidia_results import nvidia_scores
 from bertsmith.tasks.reading.records import Source
@@ -40,11 +41,7 @@ from bertsmith.training.records.events import Events
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run import only_training
 from bertsmith.training.run_folder import Run, RunFacts, check_free, model_identity, opened, settings_identity
-from bertsmith.weights.huggingface import (
-    FINETUNE_FILE,
-    model_folder,
-    read_config,
-)
+from bertsmith.weights.huggingface import FINETUNE_FILE, model_folder, read_config
 from bertsmith.weights.stored import refuse_export
 
 # Settings that change what is written, how fast, or how a step is cut up, never what it holds; a resumed run may change
@@ -168,7 +165,7 @@ def _finished(run: Run, work: Work) -> FinetuneResult:
     result = ranks.by_first(lambda: FinetuneResult.from_dict(files.read_json(run.model / FINETUNE_FILE), run.folder))
     say(f"this run is finished already: {run.model}; {result.line()}")
     # Where a kill came before that.
-    ranks.by_first(lambda: drop_leftovers(run, work))
+    ranks.by_first(lambda: drop_leftovers(run, work.settings, trials(work)))
     return result
 
 

@@ -34,7 +34,7 @@ _SCORES = {
 
 def nvidia_results(
     result: FinetuneResult,
-    parts: Mapping[str, Examples],
+    dev: Examples,
     model: nn.Module,
     runner: Runner,
     steps: Sequence[Mapping[str, Any]],
@@ -46,15 +46,15 @@ def nvidia_results(
 
     The model must be in evaluation mode. Latencies are measured anew.
     """
-    trained = sum(max(each.epoch for each in seed.epochs) for seed in result.seeds) * len(parts["train"].units[1:])
-    seconds = sum(each["steps"] * each["seconds_per_step"] for each in steps if "seed" in each)
-    latencies = _latencies(parts["dev"], model, runner)
+    of_seeds = [each for each in steps if "seed" in each]
+    seconds = sum(each["steps"] * each["seconds_per_step"] for each in of_seeds)
+    latencies = _latencies(dev, model, runner)
     return {
         **nvidia_scores(result.tuned["dev"]),
         "e2e_train_time": result.seconds,
-        "training_sequences_per_second": trained / seconds,
+        "training_sequences_per_second": sum(each["sequences"] for each in of_seeds) / seconds,
         **{f"infer:latency(ms):{name}": value for name, value in summary(latencies).items()},
-        "infer:throughput(samples/s):avg": 1000 * len(parts["dev"].sequences.ids) / float(np.sum(latencies)),
+        "infer:throughput(samples/s):avg": 1000 * len(dev.sequences.ids) / float(np.sum(latencies)),
     }
 
 

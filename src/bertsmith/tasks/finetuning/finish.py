@@ -14,11 +14,12 @@ from bertsmith.base.log import say
 from bertsmith.model.distillation.maps import without_maps
 from bertsmith.tasks.finetuning.folds import drop_scores, out_of_fold
 from bertsmith.tasks.finetuning.side_by_side import drop_trials
-from bertsmith.tasks.finetuning.trials import FOLD, SEED, SHARE, trials
+from bertsmith.tasks.finetuning.trials import FOLD, SEED, SHARE, Trial, trials
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.nvidia_results import NVIDIA_FILE, nvidia_results
 from bertsmith.tasks.report.parts import OUT_OF_FOLD, REPORT
 from bertsmith.tasks.results import CROSS_FITTED_DEV, LAST, FinetuneResult, kept_seed, last_figures, results_of
+from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Examples, Runner
 from bertsmith.training.checkpoints import Best, drop_checkpoints, load_best
 from bertsmith.training.records.meters import METRICS_FILE
@@ -39,31 +40,33 @@ def finish(
     work.task.finish(model)
     device = next(model.parameters()).device
     runner = Runner(device, work.settings.micro_batch_tokens)
-    work, tuned = _tuned(work, model.eval(), runner, run.folder / REPORT)
-    result = _result(work, run, tuned, seconds)
+    stages = trials(work)
+    work, tuned = _tuned(work, stages, model.eval(), runner, run.folder / REPORT)
+    result = _result(work, stages, run, tuned, seconds)
     say(result.line())
     if work.settings.report:
         say(f"report: {run.folder / REPORT}")
     if work.settings.nvidia_results:
-        keys = nvidia_results(result, work.parts, model, runner, run.metrics("train"))
+        keys = nvidia_results(result, work.parts["dev"], model, runner, run.metrics("train"))
         files.write_json(run.folder / NVIDIA_FILE, keys)
         say(f"results under NVIDIA's names: {run.folder / NVIDIA_FILE}")
     # Before the model, which makes the run a finished one.
     files.write_json(run.folder / FINETUNE_FILE, result.to_dict())
     _save(model, replace(work, task=work.task.put_into(model)), result, run.model)
-    drop_leftovers(run, work)
+    drop_leftovers(run, work.settings, stages)
     return result
 
 
-def drop_leftovers(run: Run, work: Work) -> None:
+def drop_leftovers(run: Run, settings: FinetuneSettings, stages: Sequence[Trial]) -> None:
     """Removes what a finished run needs no more."""
-    drop_checkpoints(run.folder, work.settings.keep_every)
-    if work.settings.side_by_side:
-        drop_trials(run.folder, trials(work), work.settings.keep_every)
+    drop_checkpoints(run.folder, settings.keep_every)
+    drop_trials(run.folder, stages, settings.keep_every)
     drop_scores(run.folder)
 
 
-def _tuned(work: Work, model: nn.Module, runner: Runner, report: Path) -> tuple[Work, dict[str, dict[str, float]]]:
+def _tuned(
+    work: Work, stages: Sequence[Trial], model: nn.Module, runner: Runner, report: Path
+) -> tuple[Work, dict[str, dict[str, float]]]:
     """With the task as it is after tuning on the dev rows, and its figures; writes what the task has to report."""
     held_out = work.held_out
     scores = {
@@ -74,7 +77,7 @@ def _tuned(work: Work, model: nn.Module, runner: Runner, report: Path) -> tuple[
     if work.settings.report:
         for part, rows in held_out.items():
             task.write(scores[part], rows, report / part)
-        folds = out_of_fold(report.parent, trials(work))
+        folds = out_of_fold(report.parent, stages)
         if folds is not None:
             task.write(*folds, report / OUT_OF_FOLD)
     figures = {part: task.evaluate(scores[part], rows) for part, rows in held_out.items()}
@@ -83,11 +86,13 @@ def _tuned(work: Work, model: nn.Module, runner: Runner, report: Path) -> tuple[
     return replace(work, task=task), figures
 
 
-def _result(work: Work, run: Run, tuned: dict[str, dict[str, float]], seconds: float) -> FinetuneResult:
-    parts, settings, every = work.parts, work.settings, trials(work)
-    told, seed = _told(parts), every[-1]
+def _result(
+    work: Work, stages: Sequence[Trial], run: Run, tuned: dict[str, dict[str, float]], seconds: float
+) -> FinetuneResult:
+    parts, settings = work.parts, work.settings
+    told, seed = _told(parts), stages[-1]
     path, records = run.folder / METRICS_FILE, run.metrics()
-    labels = {kind: [each.label for each in every if each.kind == kind] for kind in (SEED, FOLD, SHARE)}
+    labels = {kind: [each.label for each in stages if each.kind == kind] for kind in (SEED, FOLD, SHARE)}
     return FinetuneResult(
         folder=run.folder,
         task=work.task.kind,
