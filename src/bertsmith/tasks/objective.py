@@ -144,7 +144,6 @@ class Order:
     examples: Examples
     task: Task
     seed: int
-    epochs: int
     batch: int
     budget_tokens: int
     rank: int = 0
@@ -155,11 +154,6 @@ class Order:
     def epoch_steps(self) -> int:
         """Steps of an epoch; the last one may have fewer units."""
         return math.ceil(len(self.examples.targets) / self.batch)
-
-    @property
-    def steps(self) -> int:
-        """Of all epochs."""
-        return self.epochs * self.epoch_steps
 
     @cached_property
     def lengths(self) -> Ints:
@@ -198,12 +192,12 @@ class RowSteps:
 
     waited_seconds = 0.0
 
-    def __init__(self, order: Order, done: int, steps: int | None = None) -> None:
-        self._order, self._done, self._steps = order, done, order.steps if steps is None else steps
+    def __init__(self, order: Order, done: int, steps: int) -> None:
+        self._order, self._done, self._steps = order, done, steps
 
     def __iter__(self) -> Iterator[RowStep]:
         order = self._order
-        last = min(order.epochs, -(-self._steps // order.epoch_steps))  # no order is drawn that nothing is taken of
+        last = -(-self._steps // order.epoch_steps)  # no order is drawn that nothing is taken of
         for epoch in range(1 + self._done // order.epoch_steps, 1 + last):
             units = order.units(epoch)
             first = (epoch - 1) * order.epoch_steps

@@ -13,6 +13,7 @@ import numpy as np
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath
+from bertsmith.base.log import counted
 from bertsmith.model.config import BertConfig
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
@@ -21,7 +22,7 @@ from bertsmith.tasks.examples import check_sources, read_records, warn_of_few_ro
 from bertsmith.tasks.reading.records import Record, Source
 from bertsmith.tasks.resolve import chosen
 from bertsmith.tasks.sequences import load_tokenizer
-from bertsmith.tasks.settings import CURVE_SHARES, FinetuneSettings, check_settings
+from bertsmith.tasks.settings import CURVE_SHARES, FinetuneSettings, check_settings, due_steps
 from bertsmith.tasks.task import Examples, Task
 from bertsmith.training.planning.cost import Batch, Exchange, is_half
 from bertsmith.training.planning.memory import WHOLE, Held
@@ -156,20 +157,21 @@ def _work(read: _Read) -> Work:
     sizes += [share / 100 for share in CURVE_SHARES] * settings.learning_curve
     sizes += [1 - 1 / max(settings.folds, 1)] * settings.folds
     steps = [_steps(settings, units * size) for size in sizes]
+    due = due_steps(steps[0], (math.ceil(units / settings.batch), settings.evaluate_every))
     measured = sum(count for part, count in read.rows.items() if part != "train")
     per_row = len(read.examples.sequences.ids) / len(read.examples.records)
-    # After every epoch of a seed; after the last step of the other trainings; and of the finished model.
-    times = settings.seeds * settings.epochs + len(sizes) - settings.seeds + 1
+    # Of a fold the rows that it leaves out are measured, so of all folds each training row once.
+    times = settings.seeds * len(due) + len(CURVE_SHARES) * settings.learning_curve + 1  # the last: the finished model
+    evaluated = times * measured + (settings.folds > 0) * read.rows["train"]
     more = [f"{settings.folds} folds"] * (settings.folds > 0) + ["a learning curve"] * settings.learning_curve
-    seeds = f"{settings.seeds} seed{'s' if settings.seeds > 1 else ''}"
     return Work(
-        name=" + ".join([f"{settings.epochs} epochs x {seeds}", *more]),
+        name=" + ".join([f"{counted(settings.epochs, 'epoch')} x {counted(settings.seeds, 'seed')}", *more]),
         length=read.max_length,
         steps=sum(steps),
         batch=units / math.ceil(units / settings.batch),  # the last step of an epoch has fewer
         sequence=read.unit,
         instances=units,
-        evaluated=times * measured * per_row,
+        evaluated=evaluated * per_row,
         pooled=read.task.kind in _POOLED,
     )
 

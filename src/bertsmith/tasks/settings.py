@@ -284,6 +284,12 @@ def check_settings(settings: object, has_teacher: bool) -> None:
         raise BertsmithError("settings is a DistillSettings, and there is no teacher", "settings", fix)
 
 
+def due_steps(steps: int, periods: Sequence[int]) -> list[int]:
+    """The steps of so many, counted from 1, after which something is due: the last one, and one of each period; of 0,
+    none."""
+    return [step for step in range(1, steps + 1) if step == steps or any(each and not step % each for each in periods)]
+
+
 def changed_columns(columns: Columns, others: Columns) -> list[str]:
     """The flags of the columns in which the first ones are not the others."""
     names = [each.name for each in fields(Columns)]

@@ -138,6 +138,17 @@ def test_a_plan_of_fine_tuning_has_the_steps_of_the_run(tmp_path: Path) -> None:
     gpu = planned(tmp_path, "plan", *files, *settings[:-2], "--gpu", "a100", "--gpus", "8")
     assert gpu["stages"][0]["steps"] == stage["steps"]
     assert "SQuAD" in " ".join(gpu["rates"])
+    measured = {
+        (): (2 * 3 + 1) * 20,  # after each epoch of each seed, and of the finished model
+        ("--evaluate-every", "1"): (2 * 12 + 1) * 20,
+        ("--max-steps", "1"): (2 + 1) * 20,
+        ("--learning-curve",): (2 * 3 + 2 + 1) * 20,
+        ("--folds", "5"): (2 * 3 + 1) * 20 + 50,
+    }
+    seconds_of_a_row = gpu["stages"][0]["evaluation_seconds"] / measured[()]
+    for flags, count in measured.items():
+        (stage,) = planned(tmp_path, "plan", *files, *settings[:-2], "--gpu", "a100", "--gpus", "8", *flags)["stages"]
+        assert stage["evaluation_seconds"] == pytest.approx(count * seconds_of_a_row), flags
 
 
 def test_the_calibration_is_a_plan_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:

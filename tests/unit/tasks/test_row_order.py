@@ -25,8 +25,8 @@ def numbers(step: RowStep) -> list[np.ndarray]:
     return [each.numbers for each in step.micro_batches]
 
 
-def steps(order: Order, done: int = 0) -> list[RowStep]:
-    return list(RowSteps(order, done))
+def steps(order: Order, epochs: int, done: int = 0) -> list[RowStep]:
+    return list(RowSteps(order, done, epochs * order.epoch_steps))
 
 
 @given(
@@ -39,8 +39,8 @@ def test_what_a_step_holds_depends_on_neither_ranks_nor_micro_batches(
     lengths: list[int], batch: int, budget: int, ranks: int
 ) -> None:
     rows, task = examples(lengths), Classify(("a", "b"))
-    whole = steps(Order(rows, task, 7, 2, batch, 1_000_000))
-    parts = [steps(Order(rows, task, 7, 2, batch, budget, rank, ranks)) for rank in range(ranks)]
+    whole = steps(Order(rows, task, 7, batch, 1_000_000), 2)
+    parts = [steps(Order(rows, task, 7, batch, budget, rank, ranks), 2) for rank in range(ranks)]
     for number, expected in enumerate(whole):
         shares = [each[number] for each in parts]
         (members,) = (each.numbers for each in expected.micro_batches)
@@ -60,8 +60,9 @@ def test_what_a_step_holds_depends_on_neither_ranks_nor_micro_batches(
 
 @given(done=st.integers(0, 14), ranks=st.integers(1, 3))
 def test_steps_start_anywhere(done: int, ranks: int) -> None:
-    order = Order(examples([5] * 33), Classify(("a", "b")), 7, 3, 7, 12, ranks - 1, ranks)
-    assert order.steps == 15
-    for found, expected in zip(steps(order, done), steps(order)[done:], strict=True):
+    order = Order(examples([5] * 33), Classify(("a", "b")), 7, 7, 12, ranks - 1, ranks)
+    every = steps(order, 3)
+    assert len(every) == 15
+    for found, expected in zip(steps(order, 3, done), every[done:], strict=True):
         assert found.number == expected.number
         assert [each.tolist() for each in numbers(found)] == [each.tolist() for each in numbers(expected)]

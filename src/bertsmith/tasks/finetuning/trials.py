@@ -28,7 +28,7 @@ from bertsmith.tasks.objective import Order, RowSteps
 from bertsmith.tasks.reading.parts import divisible
 from bertsmith.tasks.reading.split import split
 from bertsmith.tasks.results import MEDIAN
-from bertsmith.tasks.settings import CURVE_SHARES
+from bertsmith.tasks.settings import CURVE_SHARES, due_steps
 from bertsmith.tasks.task import Examples
 from bertsmith.training.loop import Stage, Trainer
 from bertsmith.training.run_folder import TRIALS_FOLDER
@@ -87,10 +87,7 @@ class Trial:
     @property
     def due(self) -> list[int]:
         """The steps after which it is measured."""
-        every = [each for each in self._due_every if each]
-        return [
-            step for step in range(1, self.steps + 1) if step == self.steps or any(step % each == 0 for each in every)
-        ]
+        return due_steps(self.steps, self._due_every)
 
     @property
     def _due_every(self) -> tuple[int, ...]:
@@ -99,9 +96,8 @@ class Trial:
     def order(self) -> Order:
         """Of this rank's steps."""
         settings = self.work.settings
-        size = (settings.epochs, settings.batch, settings.micro_batch_tokens)
-        place = (ranks.rank(), ranks.world_size())
-        return Order(self.train(), self.work.task, self.seed, *size, *place, self.work.counted)
+        size = (settings.batch, settings.micro_batch_tokens, ranks.rank(), ranks.world_size())
+        return Order(self.train(), self.work.task, self.seed, *size, self.work.counted)
 
     def stage(self, number: int, device: Device) -> Stage:
         """The stage of this number, from 1, of a run; it starts afresh from the model folder's weights."""
