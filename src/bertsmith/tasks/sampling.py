@@ -28,8 +28,9 @@ def rows_of_epoch(rows: int, classes: Ints | None, sampling: Sampling, seed: int
     order = generator(stream_key(seed, "finetune", epoch, "order"))
     if sampling == "natural" or classes is None:
         return np.asarray(order.permutation(rows), dtype=np.int64)
-    members = [np.flatnonzero(classes == each) for each in range(int(classes.max()) + 1)]
-    shares = quotas(np.bincount(classes), rows, sampling)
+    counts = np.bincount(classes)
+    members = np.split(np.argsort(classes, kind="stable"), np.cumsum(counts)[:-1])
+    shares = quotas(counts, rows, sampling)
     taken = [
         _in_turn(those, (epoch - 1) * int(share), int(share), stream_key(seed, "sampling", number))
         for number, (those, share) in enumerate(zip(members, shares, strict=True))

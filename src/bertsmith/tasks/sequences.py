@@ -238,12 +238,13 @@ def encode(
     given = iter(tokenizer.encode_ids(texts_b, literal_specials))
     seconds = [None if record.text_b is None else next(given) for record in records]
     in_first = [False] * len(firsts) if fit.overlap is None else _longer_is_first(firsts, seconds, groups)
+    marks = np.array([tokenizer.special.cls]), np.array([tokenizer.special.sep])
     made: list[tuple[Ints, int, int]] = []
     rows: list[int] = []
     for row, (first, second, windowed) in enumerate(zip(firsts, seconds, in_first, strict=True)):
         parts = [first] if second is None else [first, second]
         sequences = _sequences_of(parts, max_length, fit, windowed)
-        made += [(_joined(each, tokenizer.special), len(each[0]) + 2, lost) for each, lost in sequences]
+        made += [(_joined(each, *marks), len(each[0]) + 2, lost) for each, lost in sequences]
         rows += [row] * len(sequences)
     first_segments = [first for _, first, _ in made]
     lost = [tokens for _, _, tokens in made]
@@ -309,11 +310,8 @@ def spread(length: int, most: int, overlap: int) -> list[tuple[int, int]]:
     return [(start, min(start + most, length)) for start in starts]
 
 
-def _joined(parts: Sequence[Ids], special: SpecialIds) -> Ints:
-    pieces = [np.array([special.cls])]
-    for part in parts:
-        pieces += [part.astype(np.int64), np.array([special.sep])]
-    return np.concatenate(pieces)
+def _joined(parts: Sequence[Ids], cls: Ints, sep: Ints) -> Ints:
+    return np.concatenate([cls, *(each for part in parts for each in (part, sep))], dtype=np.int64)
 
 
 def pack(sequences: Sequences, members: Ints, device: torch.device, unit: Ints | None = None) -> Inputs:

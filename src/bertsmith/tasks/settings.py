@@ -174,17 +174,8 @@ class FinetuneSettings(TypeChecked):
         counted = ("epochs", "batch", "seeds", "micro_batch_tokens", "keep")
         for name in (*counted, "doc_stride", "max_query_length", "n_best", "max_answer_length"):
             _demand(getattr(self, name) >= 1, name, getattr(self, name), "a whole number from 1")
-        for name in (
-            "log_every",
-            "save_every",
-            "keep_every",
-            "window_overlap",
-            "max_steps",
-            "evaluate_every",
-            "patience",
-        ):
-            _demand(getattr(self, name) >= 0, name, getattr(self, name), "a whole number from 0")
-        for name in ("frozen_layers", "reinitialised_layers"):
+        periods = ("log_every", "save_every", "keep_every", "evaluate_every")
+        for name in (*periods, "window_overlap", "max_steps", "patience", "frozen_layers", "reinitialised_layers"):
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a whole number from 0")
         # No clipping is a norm without end.
         for name, value in vars(self).items():

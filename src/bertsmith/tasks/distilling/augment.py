@@ -68,7 +68,9 @@ class Made:
     def add(self, other: Made) -> None:
         """Takes in what was made of later rows."""
         for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+            value = getattr(self, each.name)
+            value += getattr(other, each.name)  # a list in place: a new one would be a copy of all rows before
+            setattr(self, each.name, value)
 
     def line(self, of: int) -> str:
         """All of that in words. of: the rows that there were."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
+from bertsmith.model.distillation.states import recorded
 from bertsmith.model.encoder import Encoder
 from bertsmith.tasks.sequences import Inputs
 
@@ -29,19 +30,10 @@ class LayersModel(nn.Module):
                 what = f"layer {each} is not one of the model's {count}"
                 raise BertsmithError(what, "layers", f"use numbers from -1 to -{count}, or from 0 to {count - 1}")
         self.encoder = Encoder(config, compute)
-        self._layers = [each % count for each in layers]
-        self._states: dict[int, Tensor] = {}
-        for place in set(self._layers):
-            self.encoder.layers[place].register_forward_hook(
-                lambda module, given, out, place=place: self._keep(place, out)
-            )
-
-    def _keep(self, place: int, out: tuple[Tensor, Tensor]) -> None:
-        self._states[place] = out[0]
+        self._layers = [each % count + 1 for each in layers]
 
     def forward(self, inputs: Inputs) -> Tensor:
         """The states of the tokens asked for, those of the layers side by side: fp32[T, L * H]."""
-        self.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
-        states = [self._states[place][: inputs.asked.tokens].float() for place in self._layers]
-        self._states.clear()
-        return torch.cat(states, dim=1)
+        with recorded(self.encoder, self._layers) as states:
+            self.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
+        return torch.cat([states.hidden[each][: inputs.asked.tokens].float() for each in self._layers], dim=1)

@@ -52,11 +52,8 @@ class Work:
     @property
     def layers(self) -> tuple[int, ...]:
         """The layers of the folder's model that are taken, numbered from 1."""
-        of, some = (
-            self.config.num_hidden_layers,
-            0 if self.distilled is None else self.distilled.settings.student_layers,
-        )
-        return evenly_spaced(some or of, of)
+        count = self.config.num_hidden_layers
+        return evenly_spaced((self.distilled and self.distilled.settings.student_layers) or count, count)
 
     @property
     def counted(self) -> Counted:
