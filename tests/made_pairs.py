@@ -71,7 +71,7 @@ def objective_of(
     examples = task.examples(records, tokenizer, max_length)
     device: Device = choose_device("cpu", "fp32")
     model = build_model(Work(folder, task, tokenizer, settings, max_length, {"train": examples}), device, 0).train()
-    order = Order(examples, task, 1, 1, BATCH, budget_tokens, ranks.rank(), ranks.world_size())
+    order = Order(examples, task, 1, BATCH, budget_tokens, ranks.rank(), ranks.world_size())
     objective = RankingObjective(task, config, model, "mrr", Runner(device.torch_device, 999))
     return objective, order.step(0, order.units(1))
 

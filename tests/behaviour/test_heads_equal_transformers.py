@@ -188,7 +188,7 @@ def losses(case: Case, folder: Path, rows: list[Row], settings: FinetuneSettings
     task = kind.of_records(records, settings)
     examples = task.examples(records, load_tokenizer(folder, read_config(folder)), LENGTH)
     assert not examples.sequences.truncated.tokens  # transformers cuts two long texts by another rule
-    drawn_order = Order(examples, task, SEED, EPOCHS, BATCH, settings.micro_batch_tokens)
+    drawn_order = Order(examples, task, SEED, BATCH, settings.micro_batch_tokens)
     epochs = [drawn_order.units(epoch) for epoch in range(1, 1 + EPOCHS)]
     steps = [units[start : start + BATCH] for units in epochs for start in range(0, len(units), BATCH)][:STEPS]
     none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -153,9 +153,8 @@ def checksums(sources: Mapping[str, Source], parts: Mapping[str, Examples]) -> d
     found = {part: _checksum(source) for part, source in sources.items()}
     for part, other in (("dev", "train"), ("test", "dev"), ("test", "train")):
         if part in found and found[part] == found.get(other):
-            warn(
-                f"the {part} rows are the {other} rows, so their score says nothing about other text", of_all_ranks=True
-            )
+            what = f"the {part} rows are the {other} rows"
+            warn(f"{what}, so their score says nothing about other text", of_all_ranks=True)
     return found | {part: _held_out_checksum(parts[part]) for part in parts if part not in found}
 
 

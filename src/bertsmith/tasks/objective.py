@@ -176,14 +176,8 @@ class Order:
         micro = tuple(Units(self.examples, members[places], members, places) for places in ours)
         shown = ", ".join(map(self.examples.where, members[:_SHOWN]))
         more = f" and {len(members) - _SHOWN} more rows" if len(members) > _SHOWN else ""
-        return RowStep(
-            number,
-            micro,
-            self.counted(self.task, whole),
-            int(lengths.sum()),
-            len(members),
-            f"rows {shown}{more}",
-        )
+        counts, tokens = self.counted(self.task, whole), int(lengths.sum())
+        return RowStep(number, micro, counts, tokens, len(members), f"rows {shown}{more}")
 
 
 class RowSteps:

@@ -207,11 +207,8 @@ def load_tokenizer(folder: Path, config: BertConfig) -> Tokenizer:
     that the model has no embedding of."""
     tokenizer = Tokenizer.load(folder)
     if tokenizer.size > config.vocab_size:
-        raise BertsmithError(
-            f"the tokenizer has {tokenizer.size:,} pieces and the model {config.vocab_size:,}",
-            folder,
-            "use the tokenizer that the model was trained with",
-        )
+        what = f"the tokenizer has {tokenizer.size:,} pieces and the model {config.vocab_size:,}"
+        raise BertsmithError(what, folder, "use the tokenizer that the model was trained with")
     tokenizer.most_words = FEW_WORDS
     tokenizer.keep_end = keeps_end(folder)
     if tokenizer.keep_end:

@@ -104,9 +104,8 @@ def submission_files(path: Path) -> dict[str, str]:
 def _text(benchmark: Benchmark, part: str, found: Predictions) -> str:
     expected = benchmark.rows.get(part)
     if expected is not None and expected != len(found.ids):
-        warn(
-            f"{benchmark.name}: the server wants {expected:,} predictions for {part}, and these are {len(found.ids):,}"
-        )
+        what = f"the server wants {expected:,} predictions for {part}, and these are {len(found.ids):,}"
+        warn(f"{benchmark.name}: {what}")
     rows = zip(found.ids, found.answers, strict=True)
     lines = (f"{identity}\t{_answer(benchmark, answer)}\n" for identity, answer in rows)
     return _HEADER + "".join(lines)

@@ -60,7 +60,8 @@ def finish(
 def drop_leftovers(run: Run, settings: FinetuneSettings, stages: Sequence[Trial]) -> None:
     """Removes what a finished run needs no more."""
     drop_checkpoints(run.folder, settings.keep_every)
-    drop_trials(run.folder, stages, settings.keep_every)
+    if settings.side_by_side:
+        drop_trials(run.folder, stages, settings.keep_every)
     drop_scores(run.folder)
 
 

@@ -15,7 +15,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import warn
 from bertsmith.tasks.finetuning.trials import FOLD, Trial
 from bertsmith.tasks.report.parts import OUT_OF_FOLD
-from bertsmith.tasks.sequences import slots_of
+from bertsmith.tasks.sequences import Ints, slots_of
 from bertsmith.tasks.task import Examples, Floats
 
 _FOLDER = "folds"
@@ -40,9 +40,8 @@ class FoldScores:
         try:
             self.sync()
         except BertsmithError as error:
-            warn(
-                f"{error.what} ({error.where}); the scores of {part} are kept in memory, and the next checkpoint waits"
-            )
+            kept = f"the scores of {part} are kept in memory, and the next checkpoint waits"
+            warn(f"{error.what} ({error.where}); {kept}")
 
     def sync(self) -> None:
         """Puts on the disk what is not there. Raises BertsmithError where it refuses."""
@@ -65,7 +64,7 @@ def out_of_fold(run: Path, stages: Sequence[Trial]) -> tuple[Floats, Examples] |
         return None
     task, every = folds[0].work.task, folds[0].work.parts["train"]
     tokens = np.concatenate(([0], np.cumsum(every.sequences.lengths)))
-    found: Floats | None = None
+    placed, found = list[Ints](), list[Floats]()
     for each in folds:
         assert each.fold is not None
         path = run / _FOLDER / f"{each.name}.npy"
@@ -78,12 +77,9 @@ def out_of_fold(run: Path, stages: Sequence[Trial]) -> tuple[Floats, Examples] |
         places = slots_of(tokens, places) if task.per_token else places
         if len(places) != len(scores):
             raise BertsmithError("these scores are of other rows", path, fix)
-        if found is None:
-            count = int(tokens[-1]) if task.per_token else len(every.sequences.ids)
-            found = np.zeros((count, scores.shape[1]), dtype=np.float32)
-        found[places] = scores
-    assert found is not None
-    return found, replace(every, part=OUT_OF_FOLD)
+        placed.append(places)
+        found.append(scores)
+    return np.concatenate(found)[np.argsort(np.concatenate(placed))], replace(every, part=OUT_OF_FOLD)
 
 
 def drop_scores(run: Path) -> None:

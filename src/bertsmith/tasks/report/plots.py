@@ -52,7 +52,6 @@ def confusion_plot(path: Path, found: Confusion, names: Sequence[str], title: st
     _name_ticks(axes.set_xticks, names, points, rotation=90 if len(names) > 3 else 0)
     _name_ticks(axes.set_yticks, names, points)
     axes.set(xlabel="predicted", ylabel="true")
-    axes.set_title(title, fontsize=10, parse_math=False)
     if numbers:
         for row, column in zip(*np.nonzero(counts), strict=True):
             dark = shares[row, column] > 0.5
@@ -65,7 +64,7 @@ def confusion_plot(path: Path, found: Confusion, names: Sequence[str], title: st
         axes.vlines(between, -0.5, end, color="#e6e6e6", linewidth=0.3)
         axes.hlines(between, -0.5, end, color="#e6e6e6", linewidth=0.3)
     figure.colorbar(image, ax=axes, label="share of the true class", shrink=min(0.7, 4 / (cell * len(names))))
-    _save(figure, path)
+    _save(figure, path, axes, title)
 
 
 def class_plot(path: Path, rows: Sequence[dict[str, Any]], title: str) -> None:
@@ -89,9 +88,8 @@ def class_plot(path: Path, rows: Sequence[dict[str, Any]], title: str) -> None:
     _name_ticks(axes.set_yticks, names, 8, most=None)
     axes.set(xlim=(-0.02, 1.02), ylim=(len(rows) - 0.5, -0.5), xlabel="(in brackets: how many have the label)")
     axes.grid(axis="x", color="#e6e6e6")
-    axes.set_title(title, fontsize=10, parse_math=False)
     figure.legend(loc="outside lower center", ncols=3, fontsize=8)
-    _save(figure, path)
+    _save(figure, path, axes, title)
 
 
 def interval_plot(path: Path, figures: Mapping[str, Interval], title: str) -> None:
@@ -109,8 +107,7 @@ def interval_plot(path: Path, figures: Mapping[str, Interval], title: str) -> No
     _name_ticks(axes.set_yticks, [f"{name}  {each.value:.4g}" for name, each in known.items()], 8, most=None)
     axes.set(ylim=(len(known) - 0.5, -0.5))
     axes.grid(axis="x", color="#e6e6e6")
-    axes.set_title(title, fontsize=10, parse_math=False)
-    _save(figure, path)
+    _save(figure, path, axes, title)
 
 
 def calibration_plot(path: Path, before: Reliability, after: Reliability | None, title: str) -> None:
@@ -134,12 +131,11 @@ def calibration_plot(path: Path, before: Reliability, after: Reliability | None,
         lower.bar(places, [one.rows for one in full], width=width, color=colour, alpha=0.8)
     upper.set(xlim=(0, 1), ylim=(-0.02, 1.02), ylabel="share that is right")
     figure.legend(loc="outside lower center", fontsize=8)
-    upper.set_title(title, fontsize=10, parse_math=False)
     lower.set(xlabel="probability of the prediction", ylabel="rows")
     for axes in (upper, lower):
         axes.grid(color="#e6e6e6")
         axes.set_axisbelow(True)
-    _save(figure, path)
+    _save(figure, path, upper, title)
 
 
 def decision_plot(path: Path, table: Sequence[dict[str, Any]], title: str) -> None:
@@ -162,9 +158,8 @@ def decision_plot(path: Path, table: Sequence[dict[str, Any]], title: str) -> No
         start += width
     _name_ticks(axes.set_yticks, names, 8, most=None)
     axes.set(ylim=(len(table) - 0.5, -0.5), xlabel="rows")
-    axes.set_title(title, fontsize=10, parse_math=False)
     figure.legend(loc="outside lower center", ncols=3, fontsize=8)
-    _save(figure, path)
+    _save(figure, path, axes, title)
 
 
 def number_plot(path: Path, predicted: Floats, true: Floats, tenths: Sequence[dict[str, float]], title: str) -> None:
@@ -180,10 +175,9 @@ def number_plot(path: Path, predicted: Floats, true: Floats, tenths: Sequence[di
     means = [[each[side] for each in tenths] for side in ("predicted", "true")]
     axes.plot(*means, "o-", color=_ORANGE, label="means of tenths of the rows")
     axes.set(xlabel="predicted", ylabel="true")
-    axes.set_title(title, fontsize=10, parse_math=False)
     axes.legend(fontsize=8)
     axes.grid(color="#e6e6e6")
-    _save(figure, path)
+    _save(figure, path, axes, title)
 
 
 def _figure(path: Path, width: float, height: float) -> Any:
@@ -194,7 +188,8 @@ def _figure(path: Path, width: float, height: float) -> Any:
     return figure
 
 
-def _save(figure: Any, path: Path) -> None:
+def _save(figure: Any, path: Path, axes: Any, title: str) -> None:
+    axes.set_title(title, fontsize=10, parse_math=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         save_figure(figure, path)
