@@ -82,6 +82,7 @@ def test_each_kind_of_task_has_a_student(name: str, tmp_path: Path) -> None:
     bertsmith.distill(teacher, None, tmp_path / "same", **given, settings=once)
     (same,) = Run(tmp_path / "same").metrics("train")
     assert same["hidden_loss"] == same["logits_loss"] == 0
+    assert same.get("logits_accuracy", 1) == 1  # numbers have none
     assert same["logits_count"] == same[f"{kind}_count"] > 0
     narrow = made_bert(tmp_path / "narrow", hidden_size=24)
     taught = replace(settings, epochs=3, label_weight=0.0)

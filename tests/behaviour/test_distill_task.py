@@ -69,15 +69,6 @@ def test_labels_alone_are_fine_tuning_to_the_bit(teacher: Path, bert: Path, tmp_
     assert figures(student) == figures(tuned)
 
 
-def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(teacher: Path, tmp_path: Path) -> None:
-    distil(teacher, None, tmp_path / "run", settings=STILL)
-    first = Run(tmp_path / "run").metrics("train")[0]
-    assert first["step"] == 1
-    assert first["hidden_loss"] == first["logits_loss"] == 0
-    assert first["logits_accuracy"] == 1
-    assert first["classify_loss"] > 0
-
-
 def test_losses_add_up_and_weigh_what_they_are_given(teacher: Path, narrow: Path, tmp_path: Path) -> None:
     once = replace(STILL, max_steps=1)
     distil(teacher, narrow, tmp_path / "one", settings=once)

@@ -244,11 +244,6 @@ def test_the_pipeline_of_transformers_gives_the_same_answers(model, tmp_path, ki
             assert theirs[0]["label"] == ours["label"]
 
 
-def test_the_finished_model_has_the_temperature_of_the_report(plain):
-    task = read(plain / "model" / "task.json")
-    assert task["temperature"] == read(plain / "report" / "dev" / "calibration.json")["temperature"]
-
-
 def test_an_overconfident_model_is_calibrated(model, tmp_path):
     """It learns from clean labels to be sure, and a third of the dev rows is labelled otherwise."""
     draw = random.Random(4)

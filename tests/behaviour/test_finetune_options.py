@@ -154,15 +154,8 @@ def test_reinitialised_layers_begin_at_random_and_the_others_at_the_models(model
 
 def test_rates_fall_with_depth(model: Path, tmp_path: Path) -> None:
     """Adam's first update moves every weight by the learning rate, whatever its gradient."""
-    settings = {
-        "epochs": 1,
-        "max_steps": 1,
-        "layer_decay": 0.5,
-        "weight_decay": 0.0,
-        "warmup": 0.0,
-        "learning_rate": 1e-3,
-    }
-    tune(model, tmp_path / "run", **settings)
+    plain = {"weight_decay": 0.0, "warmup": 0.0, "learning_rate": 1e-3}
+    tune(model, tmp_path / "run", epochs=1, max_steps=1, layer_decay=0.5, **plain)
     before, after = weights(model), weights(tmp_path / "run" / "model")
 
     def moved(part: str) -> float:

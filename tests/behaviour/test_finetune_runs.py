@@ -49,16 +49,8 @@ FLAGS = {
 
 
 def command(model: Path, folder: Path, out: Path) -> list[str]:
-    return [
-        "finetune",
-        "classify",
-        "--model",
-        str(model),
-        *write(folder),
-        "--out",
-        str(out),
-        *(f"--{name}={value}" for name, value in FLAGS.items()),
-    ]
+    flags = (f"--{name}={value}" for name, value in FLAGS.items())
+    return ["finetune", "classify", "--model", str(model), *write(folder), "--out", str(out), *flags]
 
 
 def figures(run: Run) -> list[dict[str, object]]:
@@ -103,16 +95,6 @@ def test_the_kept_weights_are_those_of_the_best_epoch_of_all_seeds(unbroken: Run
         right = sum(each["label"] == row["label"] for each, row in zip(answers, made, strict=True)) / len(made)
         best = unbroken.metrics("evaluation")[scores.index(max(scores))]
         assert right == pytest.approx(best[name]), part
-
-
-def test_a_seed_gives_the_same_alone_as_behind_another(unbroken: Run, model: Path, tmp_path: Path) -> None:
-    call = [*command(model, tmp_path, tmp_path / "run"), "--seeds", "1", "--seed", "43"]
-    assert main(call) == 0
-    alone = [each["accuracy"] for each in Run(tmp_path / "run").metrics("evaluation")]
-    losses = [each["loss"] for each in Run(tmp_path / "run").metrics("train")]
-    behind = [each for each in unbroken.metrics() if each.get("seed") == 43]
-    assert alone == [each["accuracy"] for each in behind if each["kind"] == "evaluation"]
-    assert losses == [each["loss"] for each in behind if each["kind"] == "train"]
 
 
 def commanded(call: list[str]) -> None:
@@ -321,13 +303,6 @@ def test_the_score_that_chose_the_epoch_is_said_to_have_done_so(unbroken: Run, m
     line = bertsmith.finetune("classify", model, TRAIN, DEV, None, test=TEST, settings=settings).line()
     assert re.search(r"\(best of 3 epochs on dev; last epoch [01]\.\d{4};", line)
     assert "; test accuracy " in line
-
-
-def test_a_run_leaves_the_callers_random_state_alone(model: Path, tmp_path: Path) -> None:
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=replace(SETTINGS, epochs=1))
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 # By what is lost of seed 42, which has ended, or of the last one: whether a record is.
