@@ -164,6 +164,7 @@ def _span(value: Any, text: str, column: str) -> Span:
         raise ValueError(f'column \'{column}\' has {_shown(value)}; a span is {{"start": 0, "end": 5, "label": ...}}')
     if type(start) is not int or type(end) is not int or not isinstance(label, str) or not label.strip():
         raise ValueError(f"the span {_shown(value)} needs two whole numbers and the name of a type")
+    check_characters(label, column)
     if not 0 <= start < end <= len(text):
         raise ValueError(f"the span from {start} to {end} does not lie in the text, which has {len(text)} characters")
     if not text[start:end].strip():

@@ -96,6 +96,7 @@ def test_a_text_may_have_no_spans() -> None:
         ([{"start": True, "end": 3, "label": "x"}], "needs two whole numbers"),
         ([{"start": 0, "end": 3, "label": " "}], "the name of a type"),
         ([{"start": 0, "end": 3, "label": 5}], "the name of a type"),
+        ([[0, 3, "x\ud800"]], "column 'spans' holds half of a surrogate pair"),
         ([[0, 22, "x"]], "from 0 to 22 does not lie in the text, which has 21 characters"),
         ([[-1, 3, "x"]], "does not lie in the text"),
         ([[3, 3, "x"]], "does not lie in the text"),
