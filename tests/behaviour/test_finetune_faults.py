@@ -174,6 +174,16 @@ def test_a_column_whose_name_is_no_text_is_named(model: Path, name: object) -> N
             bertsmith.finetune(task, model, TRAIN, [*DEV, {**DEV[0], name: "x"}], None, settings=SETTINGS)
 
 
+@pytest.mark.parametrize("task", ["classify", "auto"])
+def test_a_first_row_that_is_none_is_named_and_left_out_where_asked(model: Path, tmp_path: Path, task: str) -> None:
+    settings = replace(SETTINGS, seeds=1, max_steps=1)
+    with pytest.raises(BertsmithError, match="row 1: this row is of type NoneType"):
+        bertsmith.finetune(task, model, [None, *TRAIN], DEV, None, settings=settings)  # type: ignore[list-item]
+    skipping = replace(settings, skip_bad_rows=str(tmp_path / "bad.jsonl"))
+    found = bertsmith.finetune(task, model, [None, *TRAIN], DEV, None, settings=skipping)  # type: ignore[list-item]
+    assert found.rows["train"] == len(TRAIN)
+
+
 def test_a_refused_folder_is_left_as_it_was(model: Path, tmp_path: Path) -> None:
     shutil.copytree(model, tmp_path / "mine")
     with pytest.raises(BertsmithError, match=r"config\.json"):

@@ -43,7 +43,7 @@ def _inferred(
     report = raise_at_once if settings.skip_bad_rows is None else pass_over
     rows = rows_of(train, Form(columns.header, columns.quoted), report)
     _, first = next(rows, ("", ""))
-    if kind is not None and (isinstance(first, str) or has_columns(first, columns, kind.kind)):
+    if kind is not None and (not isinstance(first, Mapping) or has_columns(first, columns, kind.kind)):
         return kind, settings
     read: list[Row] = [row for row in (first, *(row for _, row in rows)) if isinstance(row, Mapping)]
     where = str(train) if isinstance(train, str | Path) else "the training rows"

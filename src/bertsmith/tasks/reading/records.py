@@ -294,7 +294,7 @@ def unused_columns(
 ) -> list[str]:
     """The columns of the first row that no record is made of."""
     _, row = next(read_rows(source, columns, reader=reader, report=report), ("", ""))
-    return [] if isinstance(row, str) else [each for each in row if each not in reader.used(columns)]
+    return [each for each in row if each not in reader.used(columns)] if isinstance(row, Mapping) else []
 
 
 def has_lone_surrogate(text: str) -> bool:
