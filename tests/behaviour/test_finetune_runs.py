@@ -6,7 +6,6 @@ import json
 import random
 import re
 import shutil
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +24,10 @@ from bertsmith.tasks.finetuning import finish
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.training.checkpoints import Position, saver, step_folders
 from bertsmith.training.loop import Trainer
-from bertsmith.training.objective import Step
 from bertsmith.training.run_folder import Run
 from made_kills import Moment, drawing
 from made_rows import QUICK, rows
-from made_runs import OF_THE_CLOCK, ran
+from made_runs import figures, ran, signalled_after, weights
 
 TRAIN, DEV, TEST = rows(96, 1), rows(40, 2), rows(40, 3)
 SETTINGS = replace(QUICK, epochs=3, seeds=2, log_every=2, save_every=2, keep=2, dropout=0.2)
@@ -51,14 +49,6 @@ FLAGS = {
 def command(model: Path, folder: Path, out: Path) -> list[str]:
     flags = (f"--{name}={value}" for name, value in FLAGS.items())
     return ["finetune", "classify", "--model", str(model), *write(folder), "--out", str(out), *flags]
-
-
-def figures(run: Run) -> list[dict[str, object]]:
-    return [{name: each for name, each in record.items() if name not in OF_THE_CLOCK} for record in run.metrics()]
-
-
-def weights(run: Run) -> bytes:
-    return (run.model / "model.safetensors").read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -128,15 +118,9 @@ def test_killed_at_ten_random_moments_over_two_seeds_is_unbroken(unbroken: Run, 
 def test_sigterm_saves_and_the_rest_is_as_unbroken(
     unbroken: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call, advance = command(model, tmp_path, tmp_path / "run"), Trainer._advance
-
-    def stopping(self: Trainer, step: Step) -> None:
-        advance(self, step)
-        if self.position.step == 5:
-            signal.raise_signal(signal.SIGTERM)
-
+    call = command(model, tmp_path, tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_advance", stopping)
+        signalled_after(5, patch)
         assert main(call) == 143
     run = Run(tmp_path / "run")
     assert not run.is_finished()
