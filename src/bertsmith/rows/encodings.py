@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import codecs
 import io
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
+
+from bertsmith.base.errors import BertsmithError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -35,6 +38,15 @@ def unmarked_encoding(head: bytes) -> str:
             return encoding
     ends = {"utf-32-le": head[3::4], "utf-32-be": head[:-3:4]}
     return next((encoding for encoding, highest in ends.items() if highest and not any(highest)), "")
+
+
+def check_marked(head: bytes, where: str | Path) -> None:
+    """Raises BertsmithError for text of which only a byte order mark would tell how to read it. head: what it begins
+    with."""
+    if not encoding_of(head) and (encoding := unmarked_encoding(head).upper()):
+        name = encoding[:-3] + encoding[-2:]  # as iconv knows it
+        fix = f"save it as UTF-8, as by: iconv -f {name} -t UTF-8 FILE > FILE.new"
+        raise BertsmithError(f"this looks like {name} without a byte order mark", where, fix)
 
 
 class _Transcoded(io.RawIOBase):

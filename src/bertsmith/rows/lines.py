@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from io import BufferedReader
+from pathlib import Path
 from typing import IO, cast
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import read_errors
 from bertsmith.base.log import size
 from bertsmith.rows.compressed import damage_of, open_bytes
 from bertsmith.rows.encodings import UTF8_MARK, TranscodedFile
@@ -87,6 +89,12 @@ def open_text(path: str, codec: str, encoding: str) -> IO[bytes]:
     """Opens a file for reading as UTF-8, decompressed. Raises BertsmithError when it cannot be opened."""
     file = open_bytes(path, codec)
     return TranscodedFile(file, encoding) if encoding else file
+
+
+def head_of(path: str | Path, codec: str, encoding: str, most: int) -> bytes:
+    """The first `most` bytes in UTF-8, decompressed, without a byte order mark. Raises BertsmithError."""
+    with read_errors(path), open_text(str(path), codec, encoding) as file:
+        return file.read(most).removeprefix(UTF8_MARK)
 
 
 class Lines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,9 +13,9 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.rows.compressed import codec_of, peek
 from bertsmith.rows.conll import conll_rows, is_conll
-from bertsmith.rows.encodings import encoding_of
+from bertsmith.rows.encodings import check_marked, encoding_of
 from bertsmith.rows.json_lines import json_rows
-from bertsmith.rows.lines import Lines, Slice, raise_fault, split_at_returns
+from bertsmith.rows.lines import Lines, Slice, head_of, raise_fault, split_at_returns
 from bertsmith.rows.row import Row
 from bertsmith.rows.squad import is_squad, paragraphs, parse_json
 from bertsmith.rows.tables import QUOTE, cells_of, table_rows
@@ -27,10 +28,12 @@ _HEAD = 1 << 16
 
 @dataclass(frozen=True)
 class EvaluationFile:
-    """A file of evaluation text, compressed as `codec`. read_as: what it was taken for, in words."""
+    """A file of evaluation text. lines: with the byte that each begins at; what is wrong with them is raised. head:
+    what it begins with. read_as: what it was taken for, in words."""
 
     path: Path
-    codec: str
+    lines: Lines
+    head: bytes
     read_as: str
     reader: Callable[[EvaluationFile], Iterator[str]]
 
@@ -47,13 +50,6 @@ class EvaluationFile:
                 f"this file of evaluation text cannot be read: {error.what}", error.where, READ
             ) from error
 
-    def lines(self) -> Iterable[tuple[int, bytes]]:
-        """The lines with the byte that each begins at; what is wrong with them is raised."""
-        encoding = encoding_of(peek(self.path, self.codec, 4))
-        return Lines(
-            Slice(str(self.path), str(self.path), "", self.codec, encoding=encoding), None, raise_fault, cut=False
-        )
-
     def sound(self, rows: Iterable[Row[Cells]]) -> Iterator[Cells]:
         """The cells of rows. Raises BertsmithError for a row with a fault and for bytes that are not UTF-8."""
         for row in rows:
@@ -66,19 +62,23 @@ class EvaluationFile:
 def evaluation_file(path: Path) -> EvaluationFile:
     """Recognises a file: JSON and csv by its name, CoNLL by its content, then tsv by its name; any other is text.
 
-    Raises BertsmithError where there is none.
+    Raises BertsmithError where there is none, or none that can be read.
     """
     check_file(path)
     codec = codec_of(path)
+    encoding = encoding_of(peek(path, codec, 4))
+    head = head_of(path, codec, encoding, _HEAD)
+    check_marked(head, path)
+    whole = Slice(str(path), str(path), "", codec, encoding=encoding)
+    file = partial(EvaluationFile, path, Lines(whole, None, raise_fault, cut=False), head)
     suffix = Path(path.name.removesuffix(f".{codec}")).suffix.lower() if codec else path.suffix.lower()
     if suffix in _NAMED:
-        return EvaluationFile(path, codec, *_NAMED[suffix])
-    head = peek(path, codec, _HEAD).decode("utf-8-sig", errors="replace")
-    if is_conll(head.split("\n")[:-1]):  # the last line may be cut off
-        return EvaluationFile(path, codec, "CoNLL's columns, the tokens of a sentence joined by spaces", _conll)
+        return file(*_NAMED[suffix])
+    if is_conll(head.decode(errors="replace").split("\n")[:-1]):  # the last line may be cut off
+        return file("CoNLL's columns, the tokens of a sentence joined by spaces", _conll)
     if suffix == ".tsv":
-        return EvaluationFile(path, codec, "tsv", _tsv)
-    return EvaluationFile(path, codec, "text", _plain)
+        return file("tsv", _tsv)
+    return file("text", _plain)
 
 
 def check_file(path: Path) -> None:
@@ -109,7 +109,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 def _json(file: EvaluationFile) -> Iterator[str]:
     """Of SQuAD's layout, titles, paragraphs and questions: answers are pieces of the paragraph."""
-    value = parse_json(b"".join(line for _, line in file.lines()), str(file.path))
+    value = parse_json(b"".join(line for _, line in file.lines), str(file.path))
     if not is_squad(value):
         yield from _strings(value)
         return
@@ -124,25 +124,24 @@ def _json(file: EvaluationFile) -> Iterator[str]:
 
 
 def _json_lines(file: EvaluationFile) -> Iterator[str]:
-    for row in file.sound(json_rows(file.lines())):
+    for row in file.sound(json_rows(file.lines)):
         yield from _strings(row)
 
 
 def _tsv(file: EvaluationFile) -> Iterator[str]:
     """GLUE's: a field is never quoted, a lone quote is text."""
-    for row in file.sound(table_rows(split_at_returns(file.lines()), "\t")):
+    for row in file.sound(table_rows(split_at_returns(file.lines), "\t")):
         yield from row
 
 
 def _csv(file: EvaluationFile) -> Iterator[str]:
-    head = peek(file.path, file.codec, _HEAD)
-    cells, _ = cells_of(head, len(head) < _HEAD, [mark + QUOTE for mark in ",;\t|"])
-    for row in file.sound(table_rows(split_at_returns(file.lines()), cells or "," + QUOTE, strict=True)):
+    cells, _ = cells_of(file.head, len(file.head) < _HEAD, [mark + QUOTE for mark in ",;\t|"])
+    for row in file.sound(table_rows(split_at_returns(file.lines), cells or "," + QUOTE, strict=True)):
         yield from row
 
 
 def _plain(file: EvaluationFile) -> Iterator[str]:
-    lines = b"".join(line for _, line in file.lines())
+    lines = b"".join(line for _, line in file.lines)
     try:
         texts = lines.decode().splitlines()
     except UnicodeDecodeError as error:
@@ -160,7 +159,7 @@ def _plain(file: EvaluationFile) -> Iterator[str]:
 
 
 def _conll(file: EvaluationFile) -> Iterator[str]:
-    for row in conll_rows(file.lines()):
+    for row in conll_rows(file.lines):
         if not row.is_utf8:
             raise BertsmithError("bytes that are not UTF-8", f"{file.path}:{row.line}, byte {row.begin:,}")
         # A sentence of uneven lines has its tokens all the same.

@@ -16,19 +16,11 @@ from bertsmith.base.tally import Tally
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.sources.formats import KINDS
 from bertsmith.corpus.sources.kept import NAME, PYTHON_DOCS, STANDARD_INPUT, Kept
-from bertsmith.corpus.sources.recognise import NOT_A_ROW_A_LINE, RETURNS_ALONE, Unread, form_of
+from bertsmith.corpus.sources.recognise import READABLE, Unread, form_of
 from bertsmith.rows.lines import Slice
 
 _ORIGINS = {NAME: "from standard input", PYTHON_DOCS: "the documentation that comes with Python"}
 _SPECIAL = "broken links and special files, skipped"
-_WAYS_OUT = {
-    NOT_A_ROW_A_LINE: "write an object a line, as by: jq -c '.[]' FILE > FILE.jsonl for an array, jq -c . for objects",
-    RETURNS_ALONE: r"write line feeds, as by: tr '\r' '\n' < FILE > FILE.new",
-}
-_READ = (
-    "readable are text, JSON lines, csv, tsv, parquet, WikiExtractor output and MediaWiki XML dumps, each plain or "
-    "compressed as gz, bz2, xz or zst"
-)
 
 
 @dataclass(frozen=True)
@@ -87,11 +79,11 @@ def find_files(
                 stamp = of_kept.stamp if of_kept else recognised.stamp
                 found.append(replace(recognised, name=name, stamp=stamp))
                 read.add(real)
-            elif str(path) == str(source) or of_kept:
-                fix = "copy or write it again" if recognised.damaged else _WAYS_OUT.get(recognised.reason, _READ)
-                raise BertsmithError(f"this file cannot be read as a source: {recognised.reason}", source, fix)
+            elif path == Path(source) or of_kept:
+                what = f"this file cannot be read as a source: {recognised.reason}"
+                raise BertsmithError(what, source, recognised.fix)
             elif recognised.damaged and options.strict:
-                fix = "copy or write it again, or omit --strict to have it skipped and counted"
+                fix = f"{recognised.fix}, or omit --strict to have it skipped and counted"
                 raise BertsmithError(f"this file cannot be read: {recognised.reason}", path, fix)
             else:
                 passed.note(f"files skipped: {recognised.reason}", 1, path.stat().st_size, name)
@@ -191,7 +183,7 @@ def _is_corpus(folder: Path) -> bool:
 
 def _nothing(passed: Tally) -> str:
     reasons = "; ".join(f"{entry.count} {what}" for what, entry in passed.items())
-    return f"{reasons}; {_READ}" if reasons else _READ
+    return f"{reasons}; {READABLE}" if reasons else READABLE
 
 
 def _tell(found: Sequence[SourceFile], passed: Tally, options: ReadOptions) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import log_choice
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.reading import no_such_field
@@ -15,18 +16,21 @@ from bertsmith.corpus.sources.formats import WIKI_FIELDS
 from bertsmith.corpus.sources.row_documents import check_parquet
 from bertsmith.rows import parquet
 from bertsmith.rows.compressed import codec_of, damage_of, open_bytes, peek
-from bertsmith.rows.encodings import UTF8_MARK, encoding_of
-from bertsmith.rows.lines import LONGEST_LINE, open_text
+from bertsmith.rows.encodings import check_marked, encoding_of
+from bertsmith.rows.lines import LONGEST_LINE, head_of
 from bertsmith.rows.tables import QUOTE, cells_of, named_separator
 
 _HEAD = 1 << 16
 _TABLE_NAMES = {".csv": ",;\t|", ".tsv": "\t,;|"}
 _TABLES_BY_CONTENT = ",\t;|"
+_JSON_NAMES = (".json", ".jsonl", ".ndjson")
 _ARCHIVES = (b"PK\x03\x04", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07")
 _ROWS_AT_LEAST = 3
 _ROWS_LOOKED_AT = 20
-NOT_A_ROW_A_LINE = "JSON, but not one object a line"
-RETURNS_ALONE = "its lines end in carriage returns alone, as old programs of the Mac write them"
+READABLE = (
+    "readable are text, JSON lines, csv, tsv, parquet, WikiExtractor output and MediaWiki XML dumps, each plain or "
+    "compressed as gz, bz2, xz or zst"
+)
 # Of objects, or empty: text may begin with a bracket, and rows be arrays, which reading drops and counts.
 _JSON_ARRAY = re.compile(rb'\s*\[\s*\{\s*(?:"|\})')
 
@@ -43,10 +47,21 @@ class Form:
 
 @dataclass(frozen=True)
 class Unread:
-    """Why a file is not read. damaged: it would be if it were whole."""
+    """Why a file is not read. damaged: it would be if it were whole. fix: what makes it one that is."""
 
     reason: str
     damaged: bool = False
+    fix: str = READABLE
+
+
+_NOT_A_ROW_A_LINE = Unread(
+    "JSON, but not one object a line",
+    fix="write an object a line, as by: jq -c '.[]' FILE > FILE.jsonl for an array, jq -c . for objects",
+)
+_RETURNS_ALONE = Unread(
+    "its lines end in carriage returns alone, as old programs of the Mac write them",
+    fix=r"write line feeds, as by: tr '\r' '\n' < FILE > FILE.new",
+)
 
 
 def form_of(path: Path, options: ReadOptions) -> Form | Unread:
@@ -56,31 +71,31 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
     """
     codec = codec_of(path)
     encoding = encoding_of(peek(path, codec, 4))
-    head = _head(path, codec, encoding, _HEAD)
+    head = head_of(path, codec, encoding, _HEAD)
     name = Path(path.name.removesuffix(f".{codec}") if codec else path.name).suffix.lower()
     start = head.lstrip()[:200].lower()
     if not head.strip():
         if _damaged_at_once(path, codec):
-            return Unread(f"compressed as {codec} and damaged from the beginning", damaged=True)
+            return _damaged(f"compressed as {codec} and damaged from the beginning")
         return Unread("empty or white space only")
     if head.startswith(parquet.MAGIC):
         return _parquet_form(path, codec, options)
     if head.startswith(_ARCHIVES) or head[257:262] == b"ustar":
         return Unread("an archive or office document (unpack it, or give its plain text)")
     if b"\x00" in head:
-        return Unread("not text")
+        return _not_text(head, path)
     # A dump, or the pages of one that was cut up.
     if start.startswith((b"<mediawiki", b"<page>")) or (start.startswith(b"<?xml") and b"<mediawiki" in head):
         return Form("mediawiki", codec, encoding)
     if start.startswith((b"<!doctype", b"<html", b"<?xml", b"{\\rtf", b"%pdf-")):
         return Unread("markup (give its plain text)")
     if _JSON_ARRAY.match(head):
-        return Unread(NOT_A_ROW_A_LINE)
+        return _NOT_A_ROW_A_LINE
     if head.startswith(b"<doc ") and b" id=" in head.partition(b">")[0]:
         return Form("wikiextractor", codec, encoding)
-    if start.startswith(b"{"):
-        if b"\n" not in head.lstrip():
-            head = _head(path, codec, encoding, LONGEST_LINE)
+    if start.startswith(b"{") or name in _JSON_NAMES:
+        if not _objects(head):
+            head = head_of(path, codec, encoding, LONGEST_LINE)
         kind, cells = _json_kind(path, head.lstrip(), name, options), ""
     else:
         cells = _table_cells(path, head, name, options)
@@ -90,15 +105,22 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
     # A text that is one document needs no lines.
     if kind != "file" and b"\r" in head:
         if not cells and b"\n" not in head:
-            head = _head(path, codec, encoding, LONGEST_LINE)
+            head = head_of(path, codec, encoding, LONGEST_LINE)
         if _returns_alone(head, cells):
-            return Unread(RETURNS_ALONE)
+            return _RETURNS_ALONE
     return Form(kind, codec, encoding, cells)
 
 
-def _head(path: Path, codec: str, encoding: str, most: int) -> bytes:
-    with open_text(str(path), codec, encoding) as file:
-        return file.read(most).removeprefix(UTF8_MARK)
+def _damaged(reason: str) -> Unread:
+    return Unread(reason, damaged=True, fix="copy or write it again")
+
+
+def _not_text(head: bytes, path: Path) -> Unread:
+    try:
+        check_marked(head, path)
+    except BertsmithError as error:
+        return Unread(error.what, fix=error.fix)
+    return Unread("not text")
 
 
 def _returns_alone(head: bytes, cells: str) -> bool:
@@ -124,23 +146,27 @@ def _parquet_form(path: Path, codec: str, options: ReadOptions) -> Form | Unread
     try:
         check_parquet(str(path), options.text_field)
     except parquet.DamagedError as error:
-        return Unread(f"parquet that is damaged ({str(error.__cause__).splitlines()[0]})", damaged=True)
+        return _damaged(f"parquet that is damaged ({str(error.__cause__).splitlines()[0]})")
     return Form("parquet")
 
 
 def _json_kind(path: Path, head: bytes, name: str, options: ReadOptions) -> str | Unread:
     """By the first row; where that is no object, by the next rows: reading will drop and count it."""
-    rows = [row for line in head.splitlines()[:_ROWS_LOOKED_AT] if (row := _json_object(line))]
+    rows = _objects(head)
     if not rows:
-        longer = name == ".jsonl" and b"\n" not in head and len(head) > _HEAD
-        if longer or name in (".json", ".jsonl"):
-            return "jsonl" if longer else Unread(NOT_A_ROW_A_LINE)
-        return options.documents
+        if name == ".jsonl" and b"\n" not in head and len(head) > _HEAD:
+            return "jsonl"
+        return _NOT_A_ROW_A_LINE if name in _JSON_NAMES else options.documents
     if rows[0].keys() >= WIKI_FIELDS and options.text_field == "text":
         return "wikiextractor-json"
     if not any(options.text_field in row for row in rows):
         raise no_such_field(options.text_field, list(rows[0]), f"{path}, first rows")
     return "jsonl"
+
+
+def _objects(head: bytes) -> list[dict[str, Any]]:
+    """Those among the first rows."""
+    return [row for line in head.splitlines()[:_ROWS_LOOKED_AT] if (row := _json_object(line))]
 
 
 def _json_object(line: bytes) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 from bertsmith.base.errors import BertsmithError
 from bertsmith.rows.compressed import peek
 from bertsmith.rows.conll import conll_rows, is_conll
-from bertsmith.rows.encodings import UTF8_MARK, encoding_of
-from bertsmith.rows.lines import Lines, Slice, open_text, raise_fault
+from bertsmith.rows.encodings import encoding_of
+from bertsmith.rows.lines import Lines, Slice, head_of, raise_fault
 from bertsmith.rows.squad import is_squad, paragraphs, parse_json
 from bertsmith.tasks.reading.bad_rows import CONVERT, NOT_UTF8, Report
 
@@ -28,8 +28,7 @@ def document_kind(path: Path, codec: str, suffix: str) -> str:
     if suffix == CONLL:  # so that a line without a tag in it is named, and not the file refused
         return CONLL
     encoding = encoding_of(peek(path, codec, 4))
-    with open_text(str(path), codec, encoding) as file:
-        head = file.read(_HEAD).removeprefix(UTF8_MARK)
+    head = head_of(path, codec, encoding, _HEAD)
     if suffix == "json":
         return "" if _is_json_lines(head) else JSON
     lines = head.decode(errors="replace").split("\n")

@@ -10,7 +10,6 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TypeVar
@@ -19,9 +18,9 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_errors
 from bertsmith.base.log import log_choice, say
 from bertsmith.rows.compressed import MAGIC, CompressedFile, check_readable, codec_of, damage_of, packing, peek
-from bertsmith.rows.encodings import UTF8_MARK, encoding_of, unmarked_encoding
+from bertsmith.rows.encodings import UTF8_MARK, check_marked, encoding_of
 from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, REPEATED, json_rows
-from bertsmith.rows.lines import Lines, Slice, open_text, raise_fault, split_at_returns
+from bertsmith.rows.lines import Lines, Slice, head_of, raise_fault, split_at_returns
 from bertsmith.rows.parquet import MAGIC as PARQUET_MAGIC
 from bertsmith.rows.parquet import doubled, parquet_rows
 from bertsmith.rows.row import Row as FileRow
@@ -102,7 +101,7 @@ def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Ro
     inner = Path(path.name.removesuffix(f".{codec}") if codec else path.name)
     kind = inner.suffix.lstrip(".").lower()
     if kind != "parquet":
-        _check_encoding(peek(path, codec, _HEAD), name)
+        check_marked(peek(path, codec, _HEAD), name)
     if document := document_kind(path, codec, kind):
         yield from document_rows(path, codec, document, report)
         return
@@ -118,8 +117,7 @@ def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Ro
         yield from ((f"{name}, row {number}", row) for number, row in parquet_rows(name))
         return
     part = Slice(name, name, kind, codec, encoding=encoding_of(peek(path, codec, 4)))
-    with closing(open_text(name, codec, part.encoding)) as file:
-        head = file.read(_HEAD).removeprefix(UTF8_MARK)
+    head = head_of(name, codec, part.encoding, _HEAD)
     yield from _parse(Lines(part, None, raise_fault, cut=False), _File(kind, name, form, head), report)
 
 
@@ -134,7 +132,7 @@ def _piped_rows(source: str | Path, form: Form, report: Report) -> Iterator[tupl
             stream, head = CompressedFile(stream, codec, head), b""
         lines = _lines_of(stream, head, name)
         first = next(lines, b"").removeprefix(UTF8_MARK)
-        _check_encoding(first, name)
+        check_marked(first, name)
         if first.startswith(PARQUET_MAGIC):
             raise BertsmithError("parquet cannot be read from a pipe", name, "write it to a file, and name that")
         kind = Path(str(source).removesuffix(f".{codec}")).suffix.lstrip(".").lower()
@@ -143,13 +141,6 @@ def _piped_rows(source: str | Path, form: Form, report: Report) -> Iterator[tupl
             kind = "jsonl" if first.lstrip().startswith(b"{") else "csv"
         every = itertools.chain([first] if first else [], lines)
         yield from _parse(((0, line) for line in every), _File(kind, name, form, first), report)
-
-
-def _check_encoding(head: bytes, name: str) -> None:
-    """Raises BertsmithError for text of which only a byte order mark would tell how to read it."""
-    if not encoding_of(head) and (encoding := unmarked_encoding(head).upper()):
-        fix = f"save it as UTF-8, as in: iconv -f {encoding} -t UTF-8"
-        raise BertsmithError(f"this looks like {encoding} without a byte order mark", name, fix)
 
 
 def _lines_of(stream: IO[bytes], head: bytes, name: str) -> Iterator[bytes]:

@@ -38,6 +38,7 @@ SQUAD = {
 @pytest.mark.parametrize(
     ("name", "content", "texts"),
     [
+        ("dev.conll", "EU B-ORG\nrejects O\n\nPeter B-PER\n", ["EU rejects", "Peter"]),
         ("dev.json", json.dumps(SQUAD), ["Rivers", "A river runs here.", "What runs?"]),
         ("other.json", '{"a": ["x y", {"b": "z"}], "data": [3, "w"]}', ["x y", "z", "w"]),
         ("semicolons.csv", 'id;text\n1;"two; words, here"\n', ["id", "text", "1", "two; words, here"]),
@@ -55,6 +56,17 @@ def test_the_texts_of_a_file(tmp_path: Path, name: str, content: str, texts: lis
     assert list(evaluation_file(tmp_path / name).texts()) == texts
     (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content.encode()))
     assert list(evaluation_file(tmp_path / f"{name}.gz").texts()) == texts
+    (tmp_path / name).write_bytes(content.removeprefix("\ufeff").encode("utf-16"))
+    assert list(evaluation_file(tmp_path / name).texts()) == texts
+
+
+@pytest.mark.parametrize("name", ["dev.json", "a.csv", "a.txt"])
+def test_text_of_which_only_a_mark_would_tell_the_encoding_is_refused(tmp_path: Path, name: str) -> None:
+    """Of Cyrillic, whose bytes are UTF-8 too, nothing would be found."""
+    (tmp_path / name).write_bytes("Мама мыла раму, а папа читал газету.".encode("utf-16-le"))
+    with pytest.raises(BertsmithError, match="this looks like UTF-16LE without a byte order mark") as caught:
+        evaluation_file(tmp_path / name)
+    assert "iconv -f UTF-16LE -t UTF-8" in caught.value.fix
 
 
 @pytest.mark.parametrize(

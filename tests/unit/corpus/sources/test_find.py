@@ -126,6 +126,9 @@ def test_kinds_are_told_by_content(tmp_path: Path) -> None:
     assert kind_of(tmp_path / "b.txt", b'{"text": "x"}\n') == "jsonl"
     assert kind_of(tmp_path / "wiki_00", json.dumps(row).encode()) == "wikiextractor-json"
     assert kind_of(tmp_path / "wiki_01", b'<doc id="1" url="u" title="T">\nT\n</doc>\n') == "wikiextractor"
+    for name, first in (("null", b"null"), ("text", b'"x"'), ("cut", b'x"}'), ("long", b'{"text": "' + b"x" * 70_000)):
+        content = first + b'\n{"text": "x"}\n'
+        assert kind_of(tmp_path / f"{name}.jsonl", content) == "jsonl", "what is no object is counted when it is read"
     assert kind_of(tmp_path / "odd.txt", b"{curly} begins this text\n") == "file"
     assert kind_of(tmp_path / "odder.txt", b"[{braces} in brackets] begin this text\n") == "file"
     packed = recognise(_packed(tmp_path / "c.jsonl.gz", b'{"text": "x"}\n'), OPTIONS)
@@ -143,7 +146,8 @@ def _packed(path: Path, content: bytes) -> Path:
     [
         ("a.txt", b"", "empty"),
         ("a.txt", b" \n\t", "empty"),
-        ("a.txt", PLAIN.encode("utf-16-le"), "not text"),
+        ("a.txt", PLAIN.encode("utf-16-le"), "looks like UTF-16LE without a byte order mark"),
+        ("a.jsonl", '{"text": "é"}\n'.encode("utf-32-be"), "looks like UTF-32BE without a byte order mark"),
         ("a.png", b"\x89PNG\x00\x00", "not text"),
         ("a.tar.gz", gzip.compress(b"a.txt".ljust(257, b"\0") + b"ustar\0" + b"0" * 249, mtime=0), "an archive"),
         ("a.docx", b"PK\x03\x04\x14\x00\x06\x00", "office document"),
@@ -154,6 +158,8 @@ def _packed(path: Path, content: bytes) -> Path:
         ("a.html", b"<!DOCTYPE html>", "markup"),
         ("a.xml", b'<?xml version="1.0"?><TEI><p>Some text.</p></TEI>', "markup"),
         ("a.json", b'{\n "text": "x"}', "not one object a line"),
+        ("a.jsonl", b'"a text alone"\n"another text"\n', "not one object a line"),
+        ("a.ndjson", b'["a", "b"]\n["c", "d"]\n', "not one object a line"),
         ("a.json", b'\n[{"text": "x"}, {"text": "y"}]', "not one object a line"),
         ("a.txt", b'[\n  {\n    "text": "x"', "not one object a line"),
         ("a.csv", b'id,text\r1,"one\nline"\r2,two\r', "carriage returns"),
@@ -171,8 +177,10 @@ def test_what_is_not_read_is_named_and_never_taken_for_text(
     found = recognise(path, OPTIONS)
     assert isinstance(found, Unread)
     assert reason in found.reason
-    with pytest.raises(BertsmithError, match="cannot be read as a source"):
-        find_files([path], OPTIONS)
+    for named in (path, f"{tmp_path}/./{name}"):
+        with pytest.raises(BertsmithError, match="cannot be read as a source") as raised:
+            find_files([named], OPTIONS)
+        assert raised.value.where == str(named)
     (tmp_path / "good").write_text(PLAIN)
     files, passed = find_files([tmp_path], OPTIONS)
     assert [file.name for file in files] == [f"{tmp_path.name}/good"]

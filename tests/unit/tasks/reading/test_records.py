@@ -308,8 +308,8 @@ def test_text_in_utf16_and_line_ends_of_old_programs(tmp_path):
     assert parts(read_records(path)) == [("é", None, "a")]
     path = write(tmp_path / "short.csv", "text,label\n".encode("utf-16-le"))
     error = failing(path)
-    assert (error.what, error.where) == ("this looks like UTF-16-LE without a byte order mark", str(path))
-    assert "iconv -f UTF-16-LE" in error.fix
+    assert (error.what, error.where) == ("this looks like UTF-16LE without a byte order mark", str(path))
+    assert "iconv -f UTF-16LE" in error.fix
     path = write(tmp_path / "mac.csv", "text,label\rone,a\rtwo\r")
     error = failing(path)
     assert "has 1 fields" in error.what
