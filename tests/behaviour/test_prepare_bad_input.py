@@ -85,6 +85,7 @@ def test_a_corpus_is_no_text(source: Path, tmp_path: Path) -> None:
         {"held_out": -0.1},
         {"min_characters": 0},
         {"vocabulary_size": 100},
+        {"vocabulary_size": 10_000_000},
         {"workers": 0},
         {"shard_tokens": 0},
         {"documents": "page"},

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import warn
 
 _DISK_FIXES = {
@@ -75,6 +75,15 @@ def as_path(value: StrPath, name: str) -> Path:
     except TypeError as error:
         what = f"{name} is of type {type(value).__name__}, which is no path"
         raise BertsmithError(what, name, "give a path, as a text or a Path") from error
+
+
+def nothing_at(path: Path, what: str) -> BertsmithError:
+    """The error for a path where nothing is, which `what` says: with the name beside it that is most like it."""
+    if path.is_symlink():
+        return BertsmithError("this link leads to nothing", path, "name what it is to lead to, or mend the link")
+    beside = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
+    shown = [name for name in beside if not name.startswith(".")]
+    return BertsmithError(what, path, nearest(path.name, shown) if 0 < len(shown) < 50 else "check the path")
 
 
 def data_folder() -> Path:

@@ -13,6 +13,10 @@ from bertsmith.base.stopping import StoppedAfterSaving, stop_requested
 _BUG = "this is a bug in Bertsmith, not in your input: please report it with the lines above"
 _COMPILER = ("torch._inductor", "torch._dynamo")
 _DAMAGED_LIBRARY = re.compile(r"(/\S+\.so): (file too short|invalid ELF header)")
+_REFUSED = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "fix its permissions, or name what you may read and write"),
+    errno.ENAMETOOLONG: "give a shorter name",
+}
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LESS_AT_ONCE = (
     "compute less at once: smaller batches, shorter texts or a smaller model; pretrain can find the micro-batches that "
@@ -37,11 +41,9 @@ def tell(error: BaseException, debug: bool = False) -> tuple[int, str]:
     if compiling and (damaged := _DAMAGED_LIBRARY.search(str(error))):
         what = f"a file that the compiler keeps is damaged ({damaged[2]}), as by a stop while it was written"
         error = BertsmithError(what, damaged[1], "delete it and run the command again, which makes it anew")
-    if isinstance(error, PermissionError) and error.filename is not None:
-        fix = "fix its permissions, or name what you may read and write"
-        error = BertsmithError(f"this cannot be read or written ({error.strerror})", error.filename, fix)
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and error.filename is not None:
-        error = BertsmithError("no file or folder has so long a name", error.filename, "name a file or a folder")
+    if isinstance(error, OSError) and error.filename is not None and error.errno in _REFUSED:
+        what = f"this cannot be read or written ({error.strerror})"
+        error = BertsmithError(what, error.filename, _REFUSED[error.errno])
     if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
         where = "standard output, shared memory or a file: the system does not say"
         error = BertsmithError(

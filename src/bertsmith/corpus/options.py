@@ -16,7 +16,7 @@ from bertsmith.corpus.engines.open import EngineOptions
 from bertsmith.corpus.filters.evaluation_texts import content_hash
 from bertsmith.corpus.filters.near_duplicates import library
 from bertsmith.corpus.filters.searches import FilterOptions
-from bertsmith.tokens.vocabulary import SMALLEST
+from bertsmith.tokens.vocabulary import check_size
 
 ExcludeAction = Literal["drop", "report"]
 # These say what does the work, and for how long; whatever they are, the corpus has the same bytes, unless a page had to
@@ -119,11 +119,11 @@ class PrepareOptions(TypeChecked):
     def check(self) -> None:
         """Raises BertsmithError where a value makes no sense."""
         least = {"min_characters": 1, "sample_bytes": 1, "shard_tokens": 1, "part_bytes": 1, "workers": 1}
-        least["vocabulary_size"] = SMALLEST
         for name, smallest in least.items():
             value = getattr(self, name)
             if value is not None and value < smallest:
                 raise BertsmithError(f"{name} is {value}", "options of prepare", f"use a whole number from {smallest}")
+        check_size(self.vocabulary_size, "vocabulary_size")
         if not 0 < self.page_seconds <= _LONGEST_PAGE_SECONDS:
             fix = f"use a number of seconds above 0, up to {_LONGEST_PAGE_SECONDS}"
             raise BertsmithError(f"page_seconds is {self.page_seconds}", "options of prepare", fix)

@@ -25,7 +25,7 @@ from bertsmith.corpus.engines.parts import WORK, by_other_versions, fingerprint
 from bertsmith.corpus.options import OF_TRAINING, PrepareOptions
 from bertsmith.corpus.pipeline import Pipeline, other_split
 from bertsmith.corpus.shards import Corpus
-from bertsmith.corpus.sources.find import SourceFile, find_files
+from bertsmith.corpus.sources.find import SourceFile, as_sources, find_files
 from bertsmith.corpus.sources.formats import KINDS
 from bertsmith.corpus.sources.kept import PYTHON_DOCS, STANDARD_INPUT, Kept, forget, keep
 from bertsmith.corpus.stages.publish import PUBLISHED, publish
@@ -63,7 +63,7 @@ def prepare(
     if not has_rules(options.language):
         what = f"the splitter of sentences has no rules for language '{options.language}'"
         warn(f"{what}, so English ones are used: abbreviations may end sentences (check the code: en, de, pt)")
-    named = [sources] if isinstance(sources, str | Path) else list(sources)
+    named = as_sources(sources)
     found, passed, kept = _find(named, out, options)
     for line in _without_source(found, options):
         warn(line)

@@ -15,11 +15,19 @@ from bertsmith.base.errors import BertsmithError, TypeChecked, check_class
 from bertsmith.base.log import say
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.documents import DocumentRule, ReadOptions
+from bertsmith.corpus.sources.find import as_sources
 from bertsmith.corpus.text_sample import TextSample, sample_text
 from bertsmith.corpus.vocabulary_report import KNOWN, Figures, advice, examples, measure, table, warn_of_letters
 from bertsmith.tokens.extension import NewWord, costly_words, extend
 from bertsmith.tokens.tokenizer import Tokenizer
-from bertsmith.tokens.vocabulary import SMALLEST, normalizer_for, share_without_rows, train_on_counts, words_of
+from bertsmith.tokens.vocabulary import (
+    SMALLEST,
+    check_size,
+    normalizer_for,
+    share_without_rows,
+    train_on_counts,
+    words_of,
+)
 
 DEFAULT_SIZE = 30_522
 REPORT_FILE = "vocabulary.json"
@@ -69,10 +77,8 @@ class VocabularyOptions(TypeChecked):
         if self.extend and self.size is None and not self.use_unused:
             fix = "add --size with more pieces than it has, or --use-unused"
             raise BertsmithError("the size of the extended vocabulary is missing", "--extend", fix)
-        trained = not (self.extend or self.reuse)
-        if trained and self.size is not None and self.size < SMALLEST:
-            fix = f"use {SMALLEST} or more"
-            raise BertsmithError(f"a vocabulary of {self.size} pieces is too small", "--size", fix)
+        if self.size is not None:
+            check_size(self.size, "--size", 1 if self.extend else SMALLEST)
         for name in ("sample_bytes", "workers"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -80,7 +86,7 @@ class VocabularyOptions(TypeChecked):
 
 
 def make_vocabulary(
-    sources: Sequence[str | Path], out: str | Path, options: VocabularyOptions | None = None
+    sources: str | Path | Sequence[str | Path], out: str | Path, options: VocabularyOptions | None = None
 ) -> Tokenizer:
     """Makes a tokenizer folder from the sources and says what it makes of their text, compared with other vocabularies.
 
@@ -88,11 +94,13 @@ def make_vocabulary(
     sources without text, a size without room, a folder that holds anything, and a disk that refuses.
     """
     check_class(options, VocabularyOptions, "options")
-    options, out = options or VocabularyOptions(), files.as_path(out, "out")
+    options, sources, out = options or VocabularyOptions(), as_sources(sources), files.as_path(out, "out")
     options.check()
     _check_free(out)
     base = options.extend or options.reuse
     old = Tokenizer.load(base) if base else None
+    if old is not None and options.extend:
+        extend(old, [], options.size, options.use_unused)  # so that want of room shows before any text is read
     names = _names(filter(None, (out, options.extend, *options.compare_with)))
     others = {names[path]: Tokenizer.load(path) for path in options.compare_with}
     reading = ReadOptions(options.documents, options.text_field)

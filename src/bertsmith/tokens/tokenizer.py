@@ -93,7 +93,7 @@ class Tokenizer:
         The casing comes from tokenizer.json or tokenizer_config.json; where neither is there it is guessed from the
         pieces, and the guess is logged. Raises BertsmithError when nothing is found or it is not BERT's WordPiece.
         """
-        return cls(read_engine(Path(source)))
+        return cls(read_engine(files.as_path(source, "tokenizer")))
 
     @property
     def lowercase(self) -> bool:

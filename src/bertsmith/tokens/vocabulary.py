@@ -24,6 +24,8 @@ TOO_LONG = f"words longer than {LONGEST_WORD} characters, [UNK] to BERT, not cou
 _SHOWN = 40
 # ASCII alone takes up to 156 rows, with ## before letters and digits.
 SMALLEST = 256
+# A tokenizer of so many pieces takes 1.2 GB and 20 seconds to make, and the largest in use have as many.
+LARGEST = 1 << 20
 # Letters beyond this share of all letters of the sample become [UNK]. A quarter of the rows is the most that they may
 # take from words, and with ## before them as many again; beyond it they get rows that words leave free.
 _COVERAGE = 0.9999
@@ -34,6 +36,13 @@ _BATCH_WORDS = 4096
 def rounded_size(size: int) -> int:
     """`size` rounded up to a multiple of 64, which matrix products like."""
     return -(-size // MULTIPLE) * MULTIPLE
+
+
+def check_size(size: int, where: str, smallest: int = SMALLEST) -> None:
+    """Raises BertsmithError for a size that no vocabulary is made of."""
+    if not smallest <= size <= LARGEST:
+        what = f"a vocabulary of {size:,} pieces is too {'small' if size < smallest else 'large'}"
+        raise BertsmithError(what, where, f"use a whole number from {smallest} to {LARGEST:,}")
 
 
 def count_stretches(texts: Iterable[str]) -> Counter[str]:
@@ -100,7 +109,7 @@ def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool = True) ->
     where rows are free, [unusedN].
 
     size: rows, rounded up to a multiple of 64. What is left out is logged. Raises BertsmithError when the texts hold no
-    word or size is too small.
+    word or size is too small or too large.
     """
     left_out = Tally()
     counts = count_words(texts, lowercase, left_out)
@@ -114,10 +123,7 @@ def train_on_counts(counts: Mapping[str, int], size: int, lowercase: bool = True
     rows = rounded_size(size)
     if not counts:
         raise BertsmithError("there is no word to train a vocabulary on", "the text", "give a source with text in it")
-    if rows < SMALLEST:
-        raise BertsmithError(
-            f"a vocabulary of {size} pieces is too small", "vocabulary size", f"use {SMALLEST} or more"
-        )
+    check_size(rows, "vocabulary size")
     letters = choose_alphabet(counts, rows)
     alphabet = {*letters[: rows // _ALPHABET_SHARE], *ascii_letters(lowercase)}
     words = sorted((word, count) for word, count in counts.items() if alphabet.issuperset(word))

@@ -17,6 +17,7 @@ import pytest
 import bertsmith
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.vocabularies import make_vocabulary
 from bertsmith.inference.export.export import export
 
 
@@ -54,6 +55,10 @@ def test_what_is_no_path_is_named_by_its_argument(wrong):
         (lambda wrong, out: bertsmith.distill(wrong, None, out), "teacher"),
         (lambda wrong, out: bertsmith.distill(out, 5, out), "student"),
         (lambda wrong, out: bertsmith.prepare(out, wrong), "out"),
+        (lambda wrong, out: bertsmith.prepare(wrong, out), "sources"),
+        (lambda wrong, out: bertsmith.prepare([out, wrong], out), "sources"),
+        (lambda wrong, out: bertsmith.prepare(out, out, tokenizer=5), "tokenizer"),
+        (lambda wrong, out: make_vocabulary(wrong, out), "sources"),
         (lambda wrong, out: bertsmith.pretrain("bert-tiny", wrong, out), "corpus"),
         (lambda wrong, out: bertsmith.pretrain("bert-tiny", out, wrong), "out"),
         (lambda wrong, out: bertsmith.import_checkpoint(wrong, out), "checkpoint"),

@@ -50,9 +50,9 @@ def test_what_the_compiler_lost_to_a_signal_is_no_bug(monkeypatch: pytest.Monkey
             "this cannot be read or written (Permission denied)\n",
         ),
         (
-            OSError(errno.ENAMETOOLONG, "File name too long", "a text"),
+            OSError(errno.ENAMETOOLONG, "File name too long", "a text, not a name"),
             2,
-            "no file or folder has so long a name\n  where: a text\n",
+            "this cannot be read or written (File name too long)\n  where: a text, not a name\n  fix:   give a shorter",
         ),
         (
             PermissionError(1, "Operation not permitted"),

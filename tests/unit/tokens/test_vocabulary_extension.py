@@ -194,7 +194,7 @@ def test_what_new_words_save_is_the_difference_of_the_figures(tmp_path: Path, ca
     old().save(tmp_path / "old")
     with caplog.at_level("INFO"):
         options = VocabularyOptions(extend=tmp_path / "old", size=320, workers=1)
-        make_vocabulary([tmp_path / "text"], tmp_path / "new", options)
+        make_vocabulary(tmp_path / "text", tmp_path / "new", options)
     figures = json.loads((tmp_path / "new" / "vocabulary.json").read_bytes())["vocabularies"]
     saved = figures["old"]["tokens"] - figures["new"]["tokens"]
     assert (saved > 0, figures["old"]["unknown"], figures["new"]["unknown"]) == (True, 3, 0)
@@ -313,9 +313,22 @@ def test_a_vocabulary_that_lacks_the_letters_of_a_text_is_not_recommended_for_it
         assert caplog.text.count("because the vocabulary that was given lacks letters of this text") == warned
 
 
-def test_a_size_too_small_is_refused_before_any_text_is_read(tmp_path: Path) -> None:
-    with pytest.raises(BertsmithError, match="a vocabulary of 100 pieces is too small"):
-        make_vocabulary([tmp_path / "nowhere"], tmp_path / "out", VocabularyOptions(size=100))
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 100}, "a vocabulary of 100 pieces is too small"),
+        ({"size": 10_000_000}, "a vocabulary of 10,000,000 pieces is too large"),
+        ({"size": 10_000_000, "extend": Path("old")}, "a vocabulary of 10,000,000 pieces is too large"),
+        ({"size": 200, "extend": Path("old")}, "a vocabulary of 256 pieces has no room for a new one"),
+    ],
+)
+def test_a_size_that_does_not_do_is_refused_before_any_text_is_read(
+    options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    old().save("old")
+    with pytest.raises(BertsmithError, match=message):
+        make_vocabulary("nowhere", "out", VocabularyOptions(**options))
 
 
 def test_a_place_where_nothing_can_be_made_is_refused_before_any_text_is_read(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertsmith.base import files
-from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.errors import BertsmithError
 from bertsmith.rows.compressed import codec_of, peek
 from bertsmith.rows.conll import conll_rows, is_conll
 from bertsmith.rows.encodings import check_marked, encoding_of
@@ -83,14 +83,13 @@ def evaluation_file(path: Path) -> EvaluationFile:
 
 def check_file(path: Path) -> None:
     """Raises BertsmithError where there is no file."""
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if not path.exists():
+        raise files.nothing_at(path, "there is no such file of evaluation text")
+    if path.is_dir():
+        raise BertsmithError("this is not a file", path, "name its files, for instance by a glob")
+    if not path.is_file():
         fix = "write it to a file, and name that"
         raise BertsmithError("this is a pipe or a device, and evaluation text is read more than once", path, fix)
-    if not path.is_file():
-        what = "this is not a file" if path.exists() else "there is no such file of evaluation text"
-        siblings = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
-        fix = nearest(path.name, siblings) if 0 < len(siblings) < 50 else "check the path"
-        raise BertsmithError(what, path, fix if not path.is_dir() else "name its files, for instance by a glob")
 
 
 def content_hash(path: Path) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.documents import ReadOptions
@@ -42,6 +44,15 @@ class SourceFile:
     def whole(self) -> Slice:
         """The whole file as one slice."""
         return Slice(self.path, self.name, self.kind, self.codec, 0, None, self.encoding, self.cells)
+
+
+def as_sources(sources: str | Path | Iterable[str | Path]) -> list[str | Path]:
+    """The sources as a list, where one may be given alone. Raises BertsmithError for what is no path."""
+    given: Any = sources
+    named = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    for each in named:
+        files.as_path(each, "sources")
+    return named
 
 
 def find_files(
@@ -136,10 +147,7 @@ def _paths(source: str, passed: Tally, own: Path | None) -> Iterator[tuple[Path,
             else:
                 passed.note(_SPECIAL, example=Path(match).name)
     else:
-        beside = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
-        shown = [name for name in beside if not name.startswith(".")]
-        fix = nearest(path.name, shown) if 0 < len(shown) < 50 else "check the path"
-        raise BertsmithError("there is nothing at this path", path, fix)
+        raise files.nothing_at(path, "there is nothing at this path")
 
 
 def _walk(folder: Path, passed: Tally, own: Path | None) -> Iterator[Path]:
@@ -187,12 +195,12 @@ def _nothing(passed: Tally) -> str:
 
 
 def _tell(found: Sequence[SourceFile], passed: Tally, options: ReadOptions) -> None:
-    files, sizes = Counter[str](), Counter[str]()
+    counts, sizes = Counter[str](), Counter[str]()
     for file in found:
         what = _said(file, options)
-        files[what] += 1
+        counts[what] += 1
         sizes[what] += file.size_bytes
-    for what, count in files.items():
+    for what, count in counts.items():
         total = f", {size(sizes[what])}" if sizes[what] else ""
         say(f"source: {what} ({count:,} file{'s' if count > 1 else ''}{total})")
     for what, entry in passed.items():

@@ -238,6 +238,9 @@ def test_missing_and_empty_sources(tmp_path: Path) -> None:
     (tmp_path / ".hidden").touch()
     with pytest.raises(BertsmithError, match=r"known are: corpora$"):
         find_files([tmp_path / "unlike"], OPTIONS)
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    with pytest.raises(BertsmithError, match="this link leads to nothing"):
+        find_files([tmp_path / "link"], OPTIONS)
     with pytest.raises(BertsmithError, match="no file to read"):
         find_files([tmp_path / "corpora"], OPTIONS)
     with pytest.raises(BertsmithError, match="no file to read"):
