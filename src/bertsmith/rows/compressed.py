@@ -188,8 +188,9 @@ class CompressedFile(io.BufferedReader):
 
 
 def damage_of(file: IO[bytes]) -> str:
-    """What ended the stream of `open_bytes` early, or "" where it is sound so far."""
-    return file.damage if isinstance(file, CompressedFile) else ""
+    """What ended the stream of `open_bytes`, or one made of it, early; "" where it is sound so far."""
+    opened = getattr(file, "source", file)
+    return opened.damage if isinstance(opened, CompressedFile) else ""
 
 
 def open_bytes(path: str | Path, codec: str) -> IO[bytes]:

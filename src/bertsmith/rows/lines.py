@@ -174,12 +174,16 @@ def _run(file: IO[bytes], most: int | None) -> bytes:
 
 
 def _report_faults(file: IO[bytes], part: Slice, position: int, report: Report) -> None:
-    """Reports damage to the compression, and bytes that are no text in an encoding other than UTF-8."""
-    compressed = file.source if isinstance(file, TranscodedFile) else file
-    if damage := damage_of(compressed):
+    """Reports damage to the compression, and bytes that are no text."""
+    if damage := damage_of(file):
         where = f"{part.name}, after byte {position:,} decompressed"
         error = BertsmithError(f"this file cannot be read to its end ({damage})", where, "copy or compress it again")
         report(Fault(DAMAGED, 1, 0, f"{where} ({damage})", error))
+    report_bad_text(file, part, report)
+
+
+def report_bad_text(file: IO[bytes], part: Slice, report: Report) -> None:
+    """Reports bytes of a stream of `open_text` that are no text in an encoding other than UTF-8."""
     if isinstance(file, TranscodedFile) and file.bad_bytes:
         name, where = part.encoding.upper(), f"{part.name}, byte {file.first_bad:,}"
         what = f"bytes that are not {name}, replaced by U+FFFD"

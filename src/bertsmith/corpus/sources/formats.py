@@ -94,7 +94,12 @@ def _read_file(reading: Reading) -> Iterator[Document]:
 
 
 def _read_blank_line(reading: Reading) -> Iterator[Document]:
+    end = -1
     for begin, raw in _gather(reading, lambda line: not line.strip()):
+        if begin == end:
+            what = f"cuts of documents longer than {size(LONGEST_DOCUMENT)}"
+            reading.account.changed.note(what, example=reading.where(begin))
+        end = begin + len(raw)
         yield Document(f"{reading.part.name}@{begin}", reading.decode(raw, begin), "sentence")
 
 

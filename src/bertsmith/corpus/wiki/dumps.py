@@ -13,7 +13,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
 from bertsmith.base.errors import BertsmithError
@@ -25,7 +25,7 @@ from bertsmith.corpus.wiki.page_time import TookTooLongError, within
 from bertsmith.corpus.wiki.text import Removed, Spaces, plain_text
 from bertsmith.rows.bz2_blocks import blocks_from
 from bertsmith.rows.compressed import UNPACKED, damage_of, open_bytes
-from bertsmith.rows.lines import Fault, Slice, open_text
+from bertsmith.rows.lines import Fault, Slice, open_text, report_bad_text
 
 # MediaWiki itself takes no text above 2 MiB unless it is configured to. A longer page is left out.
 LONGEST_PAGE = 16 << 20
@@ -56,10 +56,10 @@ def dump_edges(file: Slice, part_bytes: int) -> list[int]:
 def read_pages(reading: Reading) -> Iterator[Document]:
     """The articles of a slice as plain text, named file@page-id; every other page is dropped for a named reason."""
     part, account = reading.part, reading.account
-    names, language = _wiki(part.path, part.codec)
+    names, language = _wiki(replace(part, begin=0, end=None))
     spaces = Spaces(names.get(_FILE, ""), names.get(_CATEGORY, ""), language in _OF_SEVERAL_SCRIPTS)
     with closing(_chunks(reading)) as chunks:
-        for raw in _raw_pages(chunks, by_block=part.codec == "bz2"):
+        for raw in _raw_pages(chunks, _is_by_block(part)):
             found = _ID.search(raw.data)
             where = f"{part.name}@{found[1].decode() if found else '?'}"
             if raw.older_bytes:
@@ -99,7 +99,12 @@ def _note(removed: Removed, where: str, account: Account) -> None:
 
 def _place(part: Slice, byte: int) -> str:
     """Where a page begins, as a user can find it."""
-    return f"in the block at byte {byte:,}" if part.codec == "bz2" else f"byte {byte:,}"
+    return f"in the block at byte {byte:,}" if _is_by_block(part) else f"byte {byte:,}"
+
+
+def _is_by_block(part: Slice) -> bool:
+    """Whether the blocks of a dump are read each by itself; one that is not in UTF-8 is a stream."""
+    return part.codec == "bz2" and not part.encoding
 
 
 def _parsed(text: str) -> ElementTree.Element | None:
@@ -227,7 +232,7 @@ def _tags(chunks: _Chunks, by_block: bool) -> Iterator[tuple[bool, bytes, bytes,
 def _chunks(reading: Reading) -> _Chunks:
     """The unpacked bytes from the slice's begin on, past its end too; those of the slice itself are counted."""
     part = reading.part
-    for mine, chunk, byte in _bz2_chunks(part) if part.codec == "bz2" else _read_chunks(part):
+    for mine, chunk, byte in _bz2_chunks(part) if _is_by_block(part) else _read_chunks(reading):
         if chunk is None and mine:
             what, where = "this file is damaged and cannot be decompressed", reading.where(byte)
             error = BertsmithError(what, where, "copy or download it again")
@@ -243,10 +248,10 @@ def _bz2_chunks(part: Slice) -> Iterator[tuple[bool, bytes | None, int]]:
             yield part.end is None or block.byte < part.end, block.data, block.byte
 
 
-def _read_chunks(part: Slice) -> Iterator[tuple[bool, bytes | None, int]]:
-    position = part.begin
+def _read_chunks(reading: Reading) -> Iterator[tuple[bool, bytes | None, int]]:
+    part, position = reading.part, reading.part.begin
     with closing(open_text(part.path, part.codec, part.encoding)) as file:
-        if not part.codec:
+        if position:
             file.seek(position)
         while True:
             mine = part.end is None or position < part.end
@@ -256,14 +261,15 @@ def _read_chunks(part: Slice) -> Iterator[tuple[bool, bytes | None, int]]:
                 break
             yield mine, chunk, position
             position += len(chunk)
+        report_bad_text(file, part, reading.report)
         if damage_of(file):
             yield True, None, position
 
 
 @lru_cache(maxsize=64)
-def _wiki(path: str, codec: str) -> tuple[dict[int, str], str]:
+def _wiki(dump: Slice) -> tuple[dict[int, str], str]:
     """The names of a wiki's namespaces by their numbers, and its language, as far as the head of its dump tells."""
-    chunks = _chunks(Reading(Slice(path, path, "mediawiki", codec), ReadOptions(), Account()))
+    chunks = _chunks(Reading(dump, ReadOptions(), Account()))
     _, head, _ = next(chunks, (True, None, 0))
     text = (head or b"").decode(errors="replace")
     names = {int(key): html.unescape(name) for key, name in _NAMESPACE.findall(text) if name}

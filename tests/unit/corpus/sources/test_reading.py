@@ -146,6 +146,10 @@ def test_lines_and_files_too_long_are_cut_and_counted(tmp_path: Path, monkeypatc
     documents, account = read(path, "file")
     assert "".join(document.text for document in documents) == path.read_text()
     assert [document.id for document in documents] == ["a.txt", "a.txt@35"]
+    path.write_text(path.read_text() + "\nanother\n")
+    documents, account = read(path, "blank-line")
+    assert [document.id for document in documents] == ["a.txt@0", "a.txt@35", "a.txt@71"]
+    assert account.changed["cuts of documents longer than 30 B"].examples == ["a.txt, byte 35"]
 
 
 def test_a_text_too_long_for_one_document_is_cut_alike_by_slices(

@@ -28,11 +28,9 @@ PAGES = [
 WHOLE = dump(*PAGES)
 
 
-def read(
-    path: Path, codec: str = "", begin: int = 0, end: int | None = None, strict: bool = False
-) -> tuple[list[Document], Account]:
+def read(path: Path, codec: str = "", strict: bool = False, encoding: str = "") -> tuple[list[Document], Account]:
     account = Account()
-    part = Slice(str(path), path.name, "mediawiki", codec, begin, end)
+    part = Slice(str(path), path.name, "mediawiki", codec, encoding=encoding)
     mediawiki._wiki.cache_clear()
     return list(read_documents(part, ReadOptions(strict=strict), account)), account
 
@@ -133,6 +131,23 @@ def test_a_dump_is_cut_into_parts_plain_and_as_bz2_and_not_otherwise(tmp_path: P
         path = written(tmp_path / "d", packed)
         part_bytes = len(packed) * (4 if codec == "bz2" else 1) // 10
         assert len(edges_of(Slice(str(path), "d", "mediawiki", codec), len(packed), part_bytes)) == parts + 1
+
+
+@pytest.mark.parametrize("codec", ["", "gz", "bz2"])
+def test_a_dump_in_utf16_is_read_as_in_utf8(tmp_path: Path, codec: str) -> None:
+    pack = {"": bytes, "gz": gzip.compress, "bz2": bz2.compress}[codec]
+    raw = dump(page(1, "[[Bildchen:a.jpg|mini|x]]The river and its bridge.")).decode().encode("utf-16-le")
+    path = written(tmp_path / "d", pack(b"\xff\xfe" + raw + b"\x00\xd8"))
+    documents, account = read(path, codec, encoding="utf-16-le")
+    assert [document.text for document in documents] == ["The river and its bridge."]
+    assert account.changed["bytes that are not UTF-16-LE, replaced by U+FFFD"].count == 2
+
+
+def test_damage_to_a_dump_in_utf16_is_counted(tmp_path: Path) -> None:
+    whole = gzip.compress(WHOLE.decode().encode("utf-16"))
+    documents, account = read(written(tmp_path / "d", whole[: len(whole) // 2]), "gz", encoding="utf-16-le")
+    assert 5 < len(documents) < 35
+    assert account.changed["compressed files that are damaged, read as far as they decompress"].count == 1
 
 
 def test_one_line_of_xml_is_a_dump_too(tmp_path: Path) -> None:
