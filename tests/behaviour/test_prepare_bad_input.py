@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.inspect import inspect
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.stages.tokenise import UNKNOWN_WORDS
@@ -257,7 +258,8 @@ def test_a_split_that_leaves_nothing_to_train_on_says_so(
     what, fix = f"all {1 if rule == 'file' else 20} documents are held out", "a lower --held-out"
     with pytest.raises(BertsmithError, match=what) as raised:
         prepare(text, tmp_path / "untrained", options=wanted)
-    prepare(text, tmp_path / "corpus", tokenizer=train_vocabulary([TEXT], 256), options=wanted)
+    corpus = prepare(text, tmp_path / "corpus", tokenizer=train_vocabulary([TEXT], 256), options=wanted)
+    assert "the longest document is" not in inspect(corpus)
     for said in (raised.value.fix, caplog.text):
         assert fix in said
         assert ("--documents blank-line or line" in said) == (rule == "file")

@@ -178,7 +178,7 @@ def _sample(group: Sequence[SourceFile], sampling: _Sampling, folder: Path) -> _
     elif KINDS[kind].is_start is not None and not codec and not group[0].encoding:
         read = clean([_window(file, place) for file, place in _places(group, total)])
         if read < min(total, _WINDOW_BYTES):  # documents so long that hardly a window holds the start of one
-            read = clean([_beginning(max(group, key=lambda file: file.size_bytes))])
+            read = clean([_window(max(group, key=lambda file: file.size_bytes), 0)])
     else:
         slices, times = _heads(group, total, folder)
         read = clean(slices)
@@ -207,14 +207,10 @@ def _places(group: Sequence[SourceFile], total: int) -> Iterator[tuple[SourceFil
 
 
 def _window(file: SourceFile, place: int) -> Slice:
+    """The documents that begin in the window around a place, if any; in the first one at least one does."""
     begin = max(0, min(place - _WINDOW_BYTES // 2, file.size_bytes - _WINDOW_BYTES))
     end = begin + _WINDOW_BYTES
     return replace(file.whole(), begin=begin, end=end if end < file.size_bytes else None)
-
-
-def _beginning(file: SourceFile) -> Slice:
-    """The documents that begin in a file's first window: one at least, and whole."""
-    return replace(file.whole(), begin=0, end=_WINDOW_BYTES if file.size_bytes > _WINDOW_BYTES else None)
 
 
 def _heads(group: Sequence[SourceFile], total: int, folder: Path) -> tuple[list[Slice], float]:

@@ -130,12 +130,12 @@ def _figures(corpus: Corpus) -> list[str]:
         ["longest document, tokens", *(f"{split['longest'][0]:,}" for split in splits)],
         *([what, *(_ratio(each[of], each[by], form) for each in splits)] for what, (of, by, form) in ratios.items()),
     ]
-    stored = sum(path.stat().st_size for path in (corpus.folder / "train").glob("*.npy"))
-    return [
-        *(f"  {line}" for line in aligned(rows)),
-        f"  train shards take {size(stored)}, {_ratio(stored, corpus.tokens('train'), '.3f')} bytes a token",
-        f"  the longest document is {splits[0]['longest'][1]}",
-    ]
+    lines = [f"  {line}" for line in aligned(rows)]
+    if tokens := corpus.tokens("train"):
+        stored = sum(path.stat().st_size for path in (corpus.folder / "train").glob("*.npy"))
+        lines.append(f"  train shards take {size(stored)}, {stored / tokens:.3f} bytes a token")
+        lines.append(f"  the longest document is {splits[0]['longest'][1]}")
+    return lines
 
 
 def _ratio(count: int, of: int, form: str) -> str:

@@ -11,7 +11,6 @@ held_out/00000...                the same for documents that no training batch e
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -164,7 +163,7 @@ class Corpus:
         """Maps shard `index` of `split`. Raises BertsmithError when a file is missing, cut or not what is listed."""
         info = self.shards(split)[index]
         tokens, sentences, documents = self._arrays(split, info)
-        shard = Shard(tokens, _offsets(sentences), _offsets(documents))
+        shard = Shard(tokens, offsets_of(sentences), offsets_of(documents))
         if (shard.sentence_offsets[-1], shard.document_offsets[-1]) != (info.tokens, info.sentences):
             raise BertsmithError(_NOT_AS_LISTED, self.folder / split / shard_file(info.name, ARRAYS[0]), _REMAKE)
         return shard
@@ -228,17 +227,8 @@ def write_shard(folder: Path, name: str, arrays: Sequence[NDArray[Any]]) -> Shar
     return ShardInfo(name, len(documents), len(sentences), len(tokens), checksums)
 
 
-def shard_account(shards: Sequence[ShardInfo]) -> dict[str, Any]:
-    """A split as corpus.json lists it."""
-    return {
-        "documents": sum(shard.documents for shard in shards),
-        "sentences": sum(shard.sentences for shard in shards),
-        "tokens": sum(shard.tokens for shard in shards),
-        "shards": [dataclasses.asdict(shard) for shard in shards],
-    }
-
-
-def _offsets(lengths: NDArray[Any]) -> NDArray[np.int64]:
+def offsets_of(lengths: NDArray[Any]) -> NDArray[np.int64]:
+    """int64[N + 1]: where each of N stretches of these lengths begins, and the last one ends."""
     return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import locked
-from bertsmith.base.processes import default_workers
 from bertsmith.corpus.engines.array_jobs import ArrayEngine, Seat, held_together
 from bertsmith.corpus.engines.claims import SessionOver
 from bertsmith.corpus.engines.local import Engine, LocalEngine
@@ -45,7 +44,7 @@ def open_engine(options: EngineOptions, out: Path, plan: str) -> Iterator[Engine
         with RayEngine(work, options.address, options.workers) as ray:
             yield ray
     else:
-        with LocalEngine(options.workers or default_workers()) as local:
+        with LocalEngine(options.workers) as local:
             yield local
 
 

@@ -32,6 +32,7 @@ from bertsmith.corpus.engines.parts import Part, makes_part
 from bertsmith.corpus.filters.duplicates import kept_documents
 from bertsmith.corpus.filters.ngrams import Ints, words_of
 from bertsmith.corpus.filters.ranges import RangeTask
+from bertsmith.corpus.shards import offsets_of
 from bertsmith.corpus.stages.clean import CleanedPart
 
 Signatures = NDArray[np.uint32]
@@ -194,7 +195,7 @@ class _Search:
     def __init__(self, task: NearTask, leaders_file: Path) -> None:
         self._task = task
         self._members = [np.load(path / "members.npy", mmap_mode="r", allow_pickle=False) for path in task.ranges]
-        self._first_bucket = np.concatenate(([0], np.cumsum(task.buckets))).astype(np.int64)
+        self._first_bucket = offsets_of(np.array(task.buckets, np.int64))
         shape = (int(self._first_bucket[-1]), LEADERS)
         self.leaders = np.memmap(leaders_file, np.int64, "w+", shape=shape) if shape[0] else None
         self.compared = 0

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.corpus.engines.parts import Part, makes_part
-from bertsmith.corpus.shards import ARRAYS, shard_file, write_shard
+from bertsmith.corpus.shards import ARRAYS, offsets_of, shard_file, write_shard
 
 # A shard of one document could draw no random second sentence.
 _FEWEST_DOCUMENTS = 2
@@ -81,18 +81,14 @@ def _load(part: Path, split: str) -> list[NDArray[Any]]:
     return [np.load(part / shard_file(split, array), mmap_mode="r", allow_pickle=False) for array in ARRAYS]
 
 
-def _offsets(lengths: NDArray[Any]) -> NDArray[np.int64]:
-    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-
-
 def _document_tokens(part: Path, split: str) -> NDArray[np.int64]:
     """int64[documents]: the tokens of each document of a part."""
     _, sentences, documents = _load(part, split)
-    return np.diff(_offsets(sentences)[_offsets(documents)])
+    return np.diff(offsets_of(sentences)[offsets_of(documents)])
 
 
 def _arrays(piece: Piece, split: str) -> tuple[NDArray[Any], ...]:
     tokens, sentences, documents = _load(piece.part, split)
-    first, last = _offsets(documents)[[piece.first, piece.last]]
-    begin, end = _offsets(sentences)[[first, last]]
+    first, last = offsets_of(documents)[[piece.first, piece.last]]
+    begin, end = offsets_of(sentences)[[first, last]]
     return tokens[begin:end], sentences[first:last], documents[piece.first : piece.last]

@@ -22,6 +22,7 @@ from bertsmith.base.tally import excerpt
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import LINE_BREAKS, Document, ReadOptions
 from bertsmith.corpus.engines.parts import Part, fingerprint, finished, make_once
+from bertsmith.corpus.shards import offsets_of
 from bertsmith.corpus.sources.find import SourceFile
 from bertsmith.corpus.sources.formats import edges_of, read_documents
 from bertsmith.corpus.stages.normalise import HASH_BYTES, clean_text, text_hash
@@ -174,8 +175,7 @@ class CleanedPart:
     def open(cls, folder: Path) -> Self:
         lengths = np.load(folder / "lengths.npy", allow_pickle=False)
         hashes = np.load(folder / "hashes.npy", allow_pickle=False)
-        offsets = np.concatenate(([0], np.cumsum(lengths[:, 0] + lengths[:, 1])))
-        return cls(folder / "texts.bin", lengths, hashes, offsets)
+        return cls(folder / "texts.bin", lengths, hashes, offsets_of(lengths[:, 0] + lengths[:, 1]))
 
     def held_out(self, share: float) -> NDArray[np.bool_]:
         """bool[N]: documents that are never trained on. A hash decides, so they stay when the corpus grows."""

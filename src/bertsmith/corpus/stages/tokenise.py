@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bertsmith.base.tally import Tally, excerpt
 from bertsmith.corpus.documents import Document, batched
 from bertsmith.corpus.engines.parts import Part, makes_part
-from bertsmith.corpus.shards import LONGEST_SENTENCE, SPLITS, write_arrays
+from bertsmith.corpus.shards import LONGEST_SENTENCE, SPLITS, offsets_of, write_arrays
 from bertsmith.corpus.stages.clean import CleanedPart
 from bertsmith.corpus.stages.sentences import sentences_of
 from bertsmith.corpus.stages.totals import keep_account
@@ -213,8 +213,7 @@ def _note_long_words(texts: list[_SplitDocument], batch: _Batch, tokenizer: Toke
 
 def _sums(values: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64[D]: the sums of stretches of `values`, of the given lengths, one after the other."""
-    totals = np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
-    return np.diff(totals[np.concatenate(([0], np.cumsum(lengths)))])
+    return np.diff(offsets_of(values)[offsets_of(lengths)])
 
 
 def _write(folder: Path, name: str, split: _Split, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from typing import Any
 
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.accounting import Account
-from bertsmith.corpus.shards import CORPUS_FORMAT, SPLITS, ShardInfo, shard_account
+from bertsmith.corpus.shards import CORPUS_FORMAT, SPLITS, ShardInfo
 from bertsmith.tokens.tokenizer import Tokenizer
 
 _FILE = "account.json"
-_SUMMED = ("documents", "bytes", "sentences", "tokens", "unknown", "words")
+_SUMMED = ("documents", "sentences", "tokens", "bytes", "unknown", "words")
 
 
 def keep_account(folder: Path, account: Mapping[str, Any]) -> None:
@@ -87,11 +87,8 @@ class _Figures:
 
     def account(self, shards: Sequence[ShardInfo]) -> dict[str, Any]:
         """As corpus.json lists it."""
-        values = shard_account(shards)
         for name in ("documents", "sentences", "tokens"):
-            assert values[name] == self.sums[name]
-        shards_listed = values.pop("shards")
+            assert sum(getattr(shard, name) for shard in shards) == self.sums[name]
         places = max((place + 1 for place, count in enumerate(self.histogram) if count), default=0)
-        summed = {name: self.sums[name] for name in ("bytes", "unknown", "words")}
         described = {"histogram": self.histogram[:places], "longest": self.longest}
-        return values | summed | described | {"shards": shards_listed}
+        return {**self.sums, **described, "shards": [dataclasses.asdict(shard) for shard in shards]}

@@ -53,26 +53,20 @@ def within(seconds: float, work: Callable[[Check], Result]) -> Result:
     return work(check) if why_polled() else _signalled(seconds, work, check)
 
 
-if sys.platform == "win32":
+def _signalled(seconds: float, work: Callable[[Check], Result], check: Check) -> Result:
+    """The timer counts the time of all threads, so the signal may come early, and comes again."""
 
-    def _signalled(seconds: float, work: Callable[[Check], Result], check: Check) -> Result:
-        return work(check)
-else:
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INTERRUPTED:
+            check()
 
-    def _signalled(seconds: float, work: Callable[[Check], Result], check: Check) -> Result:
-        """The timer counts the time of all threads, so the signal may come early, and comes again."""
-
-        def interrupted(number: int, frame: FrameType | None) -> None:
-            if frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INTERRUPTED:
-                check()
-
-        before = signal.signal(signal.SIGPROF, interrupted)
+    before = signal.signal(signal.SIGPROF, interrupted)
+    try:
         try:
-            try:
-                signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN_SECONDS)
-                return work(check)
-            finally:  # twice, as the signal may come just here
-                signal.setitimer(signal.ITIMER_PROF, 0)
-        finally:
+            signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN_SECONDS)
+            return work(check)
+        finally:  # twice, as the signal may come just here
             signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.signal(signal.SIGPROF, before)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
