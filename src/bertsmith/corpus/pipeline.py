@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import time
@@ -162,7 +161,7 @@ class Pipeline:
         stamps, tasks = {file.path: file.stamp for file in found}, []
         reading, shortest = self._options.reading, self._options.min_characters
         for number, slices in enumerate(plan_parts(found, self._options.part_bytes)):
-            listed = [[dataclasses.asdict(part), stamps[part.path]] for part in slices]
+            listed = [[vars(part), stamps[part.path]] for part in slices]
             made_of = fingerprint(self._made_of["version"], listed, reading.deciding(), shortest)
             folder = part_folder(self._work / "cleaned", number)
             tasks.append(CleanTask(folder, made_of, tuple(slices), reading, shortest))

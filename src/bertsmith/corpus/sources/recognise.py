@@ -15,8 +15,8 @@ from bertsmith.corpus.reading import no_such_field
 from bertsmith.corpus.sources.formats import WIKI_FIELDS
 from bertsmith.corpus.sources.row_documents import check_parquet
 from bertsmith.rows import parquet
-from bertsmith.rows.compressed import codec_of, damage_of, open_bytes, peek
-from bertsmith.rows.encodings import check_marked, encoding_of
+from bertsmith.rows.compressed import damage_of, open_bytes, packing, peek
+from bertsmith.rows.encodings import UTF8_MARK, check_marked, encoding_of
 from bertsmith.rows.lines import LONGEST_LINE, head_of
 from bertsmith.rows.tables import QUOTE, cells_of, named_separator
 
@@ -25,6 +25,7 @@ _TABLE_NAMES = {".csv": ",;\t|", ".tsv": "\t,;|"}
 _TABLES_BY_CONTENT = ",\t;|"
 _JSON_NAMES = (".json", ".jsonl", ".ndjson")
 _ARCHIVES = (b"PK\x03\x04", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07")
+_LINE_END = re.compile(rb"[\r\n]")
 _ROWS_AT_LEAST = 3
 _ROWS_LOOKED_AT = 20
 READABLE = (
@@ -69,9 +70,11 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
 
     Raises BertsmithError when it cannot be opened, for a wrong name of the text field, and where a library is missing.
     """
-    codec = codec_of(path)
-    encoding = encoding_of(peek(path, codec, 4))
-    head = head_of(path, codec, encoding, _HEAD)
+    head = peek(path, "", _HEAD)
+    codec = packing(head)
+    encoding = encoding_of(peek(path, codec, 4) if codec else head)
+    # Of a plain file, one opening is enough: there may be a million.
+    head = head_of(path, codec, encoding, _HEAD) if codec or encoding else head.removeprefix(UTF8_MARK)
     name = Path(path.name.removesuffix(f".{codec}") if codec else path.name).suffix.lower()
     start = head.lstrip()[:200].lower()
     if not head.strip():
@@ -187,6 +190,10 @@ def _table_cells(path: Path, head: bytes, name: str, options: ReadOptions) -> st
     called = name in _TABLE_NAMES
     if not called and options.documents != ReadOptions.documents:
         return ""
+    first = _LINE_END.split(head.lstrip(b"\r\n"), 1)[0].decode(errors="surrogateescape")
+    names = {name.strip() for mark in _TABLES_BY_CONTENT for name in first.split(mark)}
+    if not called and not (options.text_field in names or QUOTE in first or named_separator(head)):
+        return ""  # as of most texts, which take long to be read as tables of every kind
     choices = [cells for mark in _TABLE_NAMES.get(name, _TABLES_BY_CONTENT) for cells in (mark, mark + QUOTE)]
     cells, rows = cells_of(head, len(head) < _HEAD, choices)
     fields = [field.strip() for field in rows[0]] if rows else []
