@@ -33,8 +33,7 @@ from bertsmith.corpus.sources.find import SourceFile
 from bertsmith.corpus.sources.formats import KINDS, read_documents
 from bertsmith.corpus.sources.unpack import is_unpacked
 from bertsmith.corpus.stages.clean import CleanedPart, CleanTask, clean_into
-from bertsmith.rows.compressed import open_bytes
-from bertsmith.rows.lines import Slice
+from bertsmith.rows.lines import Slice, head_of
 from bertsmith.rows.parquet import text_bytes
 from bertsmith.tokens.bulk_ids import bulk_encoder, choose_library
 from bertsmith.tokens.special_ids import token_dtype
@@ -214,7 +213,8 @@ def _window(file: SourceFile, place: int) -> Slice:
 
 
 def _heads(group: Sequence[SourceFile], total: int, folder: Path) -> tuple[list[Slice], float]:
-    """Copies of the heads of files that cannot be read from the middle; and decompressed bytes a byte of the source."""
+    """Copies of the heads of files that cannot be read from the middle; and bytes of UTF-8, decompressed, a byte of the
+    source."""
     chosen = list(dict.fromkeys(file for file, _ in _places(group, total)))
     if group[0].codec:
         chosen = chosen[:: -(-len(chosen) // _PACKED_HEADS)]
@@ -224,15 +224,14 @@ def _heads(group: Sequence[SourceFile], total: int, folder: Path) -> tuple[list[
         path = folder / f"head{number}"
         with open(file.path, "rb") as source:
             head = source.read(_PACKED_HEAD_BYTES // len(chosen) if file.codec else most)
-        if file.codec:
+        if file.codec or file.encoding:
             packed_bytes += len(head)
             unpacked_bytes += _cut_block_bytes(head) if file.codec == "bz2" and len(head) < file.size_bytes else 0
             path.write_bytes(head)
-            with closing(open_bytes(path, file.codec)) as stream:
-                head = stream.read(_MOST_UNPACKED * len(head))
+            head = head_of(path, file.codec, file.encoding, _MOST_UNPACKED * len(head))
             unpacked_bytes += len(head)
         path.write_bytes(head[:most])
-        slices.append(replace(file.whole(), path=str(path), codec=""))
+        slices.append(replace(file.whole(), path=str(path), codec="", encoding=""))
     return slices, unpacked_bytes / packed_bytes if packed_bytes else 1.0
 
 

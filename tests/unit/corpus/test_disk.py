@@ -24,6 +24,11 @@ from bertsmith.corpus.stages.publish import publish
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import train_vocabulary
 
+PACKINGS: dict[str, Callable[[bytes], bytes]] = {
+    **{"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress},
+    ".utf16": lambda raw: raw.decode().encode("utf-16"),
+}
+
 
 def used(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -58,11 +63,11 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("packing", ["", ".gz", ".bz2"])
+@pytest.mark.parametrize("packing", ["", ".gz", ".bz2", ".utf16"])
 def test_estimated_within_a_tenth(tmp_path: Path, tokenizer: Path, packing: str) -> None:
     source = tmp_path / f"text.txt{packing}"
     raw = text(2000).encode()
-    source.write_bytes({"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}[packing](raw))
+    source.write_bytes(PACKINGS[packing](raw))
     options = PrepareOptions(documents="line", vocabulary_size=2048, workers=1)
     found, _ = find_files([source], options.reading)
     need = estimate(found, options, Tokenizer.load(tokenizer), tmp_path / "work")
