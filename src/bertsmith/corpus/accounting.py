@@ -7,6 +7,8 @@ from typing import Any, Self
 
 from bertsmith.base.tally import Tally
 
+_TALLIES = ("dropped", "changed")
+
 
 @dataclass
 class Account:
@@ -43,16 +45,8 @@ class Account:
         self.slow += other.slow
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "stream_bytes": self.stream_bytes,
-            "documents": self.documents,
-            "bytes": self.bytes,
-            "dropped": self.dropped.to_json(),
-            "changed": self.changed.to_json(),
-            "slow": self.slow,
-        }
+        return vars(self) | {name: getattr(self, name).to_json() for name in _TALLIES}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        dropped, changed = (Tally.from_json(values[name]) for name in ("dropped", "changed"))
-        return cls(values["stream_bytes"], values["documents"], values["bytes"], dropped, changed, values["slow"])
+        return cls(**values | {name: Tally.from_json(values[name]) for name in _TALLIES})

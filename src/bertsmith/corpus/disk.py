@@ -254,7 +254,7 @@ def _first_rows(group: Sequence[SourceFile], reading: ReadOptions, folder: Path)
 
 def _tokens_a_byte(cleaned: CleanedPart, tokenizer: Tokenizer | None, options: PrepareOptions) -> float:
     texts, held = list[str](), 0
-    for _, document in cleaned.documents(np.ones(len(cleaned.lengths), np.bool_)):
+    for _, document in cleaned.documents(range(len(cleaned.lengths))):
         texts.append(document.text)
         held += len(document.text.encode())
         if held > _TOKENISED_BYTES:

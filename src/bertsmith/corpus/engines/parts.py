@@ -1,9 +1,8 @@
 """Parts that are made once: written aside, renamed when whole, with a mark that says of what they were made.
 
 A preparation that was killed finds the parts that carry the right mark and makes the others again, those of another
-version too, whose rules may be others. The workers need
-not know of each other: two that make the same part, on one machine or on two that share a folder, leave one
-whole part, whoever is first.
+version too, whose rules may be others. The workers need not know of each other: two that make the same part, on one
+machine or on two that share a folder, leave one whole part, whoever is first.
 """
 
 from __future__ import annotations

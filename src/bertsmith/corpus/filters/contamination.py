@@ -157,7 +157,7 @@ def search_part(task: ExcludeTask, folder: Path) -> dict[str, Any]:
     """Writes drops.npy, int64[D, 2]: (part, document) of every document that holds evaluation text, and found.npy,
     int64[R], rows of the index that occur in the part. Returns a tally of the documents, and one a file."""
     cleaned, index = CleanedPart.open(task.cleaned), Index.open(task.index)
-    kept = kept_documents(cleaned, task.drops, task.part)
+    kept = np.flatnonzero(kept_documents(cleaned, task.drops, task.part))
     search = _Search(index, task.names, cleaned)
     for batch in batched(cleaned.documents(kept), lambda each: len(each[1].text), _BATCH_CHARACTERS):
         search.add(batch)

@@ -97,12 +97,12 @@ class SignTask(Part):
 def sign_part(task: SignTask, folder: Path) -> dict[str, Any]:
     """Writes signatures.npy, documents.npy and bands.npy; returns the count of documents."""
     cleaned = CleanedPart.open(task.cleaned)
-    kept = kept_documents(cleaned, task.drops, task.part)
+    kept = np.flatnonzero(kept_documents(cleaned, task.drops, task.part))
     texts = (document.text for _, document in cleaned.documents(kept))
     signed = [signatures_of(some, task.shingle) for some in batched(texts, len, _BATCH_CHARACTERS)]
     signatures = np.concatenate([np.zeros((0, PERMUTATIONS), np.uint32), *signed])
     np.save(folder / "signatures.npy", signatures)
-    np.save(folder / "documents.npy", np.flatnonzero(kept).astype(np.int64))
+    np.save(folder / "documents.npy", kept.astype(np.int64))
     # A text without a word has an empty sketch, which says nothing about it.
     with_words = np.flatnonzero((signatures != np.iinfo(np.uint32).max).any(axis=1))
     hashes = band_hashes(signatures[with_words], task.rows)

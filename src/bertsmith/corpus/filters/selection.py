@@ -52,16 +52,9 @@ def choose_documents(task: ChooseTask, folder: Path) -> dict[str, Any]:
 
 def _note(rows: NDArray[np.int64], cleaned: CleanedPart, task: ChooseTask, reason: str, dropped: Tally) -> None:
     for row in rows[:EXAMPLES].tolist():
-        _, document = next(cleaned.documents(_only(cleaned, row[1])))
-        theirs = CleanedPart.open(part_folder(task.parts, row[2]))
-        _, first = next(theirs.documents(_only(theirs, row[3])))
+        ((_, document),) = cleaned.documents([row[1]])
+        ((_, first),) = CleanedPart.open(part_folder(task.parts, row[2])).documents([row[3]])
         agreement = f", {row[4] / 10:.0f}% alike" if len(row) > 4 else ""
         dropped.note(reason, example=f"{excerpt(document.id, document.text)} (as {first.id}{agreement})")
     if len(rows):
         dropped.note(reason, max(len(rows) - EXAMPLES, 0), int(cleaned.lengths[rows[:, 1], 2].sum()))
-
-
-def _only(cleaned: CleanedPart, index: int) -> NDArray[np.bool_]:
-    chosen = np.zeros(len(cleaned.lengths), np.bool_)
-    chosen[index] = True
-    return chosen

@@ -109,8 +109,7 @@ def recognise(path: Path, options: ReadOptions) -> SourceFile | Unread:
     form = form_of(path, options)
     if isinstance(form, Unread):
         return form
-    size_bytes, stamp = path.stat().st_size, stamp_of(path)
-    return SourceFile(str(path), path.name, form.kind, form.codec, size_bytes, stamp, form.encoding, form.cells)
+    return SourceFile(str(path), path.name, size_bytes=path.stat().st_size, stamp=stamp_of(path), **vars(form))
 
 
 def stamp_of(path: str | Path) -> str:
@@ -153,7 +152,7 @@ def _paths(source: str, passed: Tally, own: Path | None) -> Iterator[tuple[Path,
 def _walk(folder: Path, passed: Tally, own: Path | None) -> Iterator[Path]:
     """The files under a folder in sorted order, links followed, each folder entered once, hidden ones left out, and
     corpora; `own` is not even counted, as it may be there or not yet."""
-    entered = {os.path.realpath(own)} if own is not None and not _same(own, folder) else set[str]()
+    entered = {os.path.realpath(own)} - {os.path.realpath(folder)} if own is not None else set[str]()
 
     def refuse(error: OSError) -> None:
         what = f"this folder cannot be read ({error.strerror})"
@@ -179,10 +178,6 @@ def _walk(folder: Path, passed: Tally, own: Path | None) -> Iterator[Path]:
                 yield file
             elif not name.startswith("."):
                 passed.note(_SPECIAL, example=name)
-
-
-def _same(one: Path, other: Path) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _is_corpus(folder: Path) -> bool:

@@ -173,8 +173,8 @@ def _in_order(node: ast.AST) -> Iterator[str]:
 
 
 def _statements(node: ast.AST) -> Iterable[ast.AST]:
-    """The statements inside a statement: definitions stand among these, never in expressions."""
-    for name in ("body", "orelse", "handlers", "finalbody"):
+    """What stands inside a statement: definitions are among its statements, never in expressions."""
+    for name in ("body", "orelse", "handlers", "finalbody", "cases"):
         inner = getattr(node, name, None)
         if isinstance(inner, list):
             yield from inner

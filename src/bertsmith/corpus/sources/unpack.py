@@ -65,23 +65,15 @@ def plain_bytes(file: SourceFile, text_field: str) -> int:
     return file.size_bytes * (UNPACKED if file.codec else 1)
 
 
-def _parts_if_plain(file: SourceFile, options: ReadOptions, part_bytes: int) -> int:
-    """The parts that would be gained by unpacking a file; 0 for one that is cut as it is, or gains nothing."""
+def is_unpacked(file: SourceFile, options: ReadOptions, part_bytes: int) -> bool:
+    """Whether a file is unpacked before it is read: one that is not cut as it is, and would make enough parts."""
     kind = KINDS[file.kind]
     if file.kind == "parquet":
-        groups = text_bytes(file.path, options.text_field)
-        return sum(groups) // part_bytes if max(groups, default=0) > _MANY_PARTS * part_bytes else 0
-    if kind.edges is None and kind.is_start is None:
-        return 0
-    if file.encoding or (file.codec and file.codec not in kind.cut_packed):
-        parts = 1 + plain_bytes(file, options.text_field) // part_bytes
-        return parts if kind.cut_packed or parts > _MANY_PARTS else 0
-    return 0
-
-
-def is_unpacked(file: SourceFile, options: ReadOptions, part_bytes: int) -> bool:
-    """Whether a file is unpacked before it is read."""
-    return _parts_if_plain(file, options, part_bytes) > 1
+        return max(text_bytes(file.path, options.text_field), default=0) > _MANY_PARTS * part_bytes
+    is_cut = not file.encoding and (not file.codec or file.codec in kind.cut_packed)
+    if is_cut or (kind.edges is None and kind.is_start is None):
+        return False
+    return 1 + plain_bytes(file, options.text_field) // part_bytes > (1 if kind.cut_packed else _MANY_PARTS)
 
 
 def _said(file: SourceFile, options: ReadOptions) -> str:

@@ -10,7 +10,7 @@ account.json   what was read, dropped and changed
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -185,10 +185,10 @@ class CleanedPart:
         """bool[N]: an even sample of this share, independent of what is held out."""
         return np.asarray(self.hashes[:, 0] < share * 2.0**64)
 
-    def documents(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, Document]]:
-        """The chosen documents (bool[N]) with their index."""
+    def documents(self, chosen: Iterable[int]) -> Iterator[tuple[int, Document]]:
+        """The documents of these indexes, with them."""
         with open(self.path, "rb") as file:
-            for index in np.flatnonzero(chosen).tolist():
+            for index in map(int, chosen):
                 file.seek(self.offsets[index])
                 name_bytes, text_bytes, _, breaks = self.lengths[index].tolist()
                 raw = file.read(name_bytes + text_bytes)

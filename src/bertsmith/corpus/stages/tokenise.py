@@ -89,7 +89,8 @@ def count_part_words(task: WordsTask, folder: Path) -> dict[str, Any]:
     cleaned = CleanedPart.open(task.cleaned)
     chosen = task.kept() & ~cleaned.held_out(task.held_out) & cleaned.sampled(task.share)
     left_out = Tally()
-    words = count_words((document.text for _, document in cleaned.documents(chosen)), task.lowercase, left_out)
+    texts = (document.text for _, document in cleaned.documents(np.flatnonzero(chosen)))
+    words = count_words(texts, task.lowercase, left_out)
     (folder / "words.json").write_text(json.dumps(words, ensure_ascii=False), encoding="utf-8")
     return {"bytes": int(cleaned.lengths[chosen, 1].sum()), "left_out": left_out.to_json()}
 
@@ -180,7 +181,7 @@ def tokenise_part(task: TokensTask, folder: Path) -> dict[str, Any]:
 
 def _split_up(cleaned: CleanedPart, kept: NDArray[np.bool_], language: str, changed: Tally) -> Iterator[_SplitDocument]:
     """The kept documents with their sentences."""
-    for index, document in cleaned.documents(kept):
+    for index, document in cleaned.documents(np.flatnonzero(kept)):
         sentences = sentences_of(document.text, document.line_breaks, language, changed)
         yield _SplitDocument(index, document, sentences)
 

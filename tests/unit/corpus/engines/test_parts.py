@@ -139,7 +139,7 @@ def test_later_copies_are_found_whatever_the_ranges(tmp_path: Path, ranges: int)
 
 def test_cleaned_documents_read_back(tmp_path: Path) -> None:
     part = CleanedPart.open(cleaned_part(tmp_path, 0, ["première", "  second [SEP]  ", "third"]))
-    documents = dict(part.documents(np.array([True, False, True])))
+    documents = dict(part.documents([0, 2]))
     assert {index: document.text for index, document in documents.items()} == {0: "première", 2: "third"}
     assert documents[0].id == "0.txt@0"
     assert part.lengths[1].tolist()[1:3] == [12, 16]

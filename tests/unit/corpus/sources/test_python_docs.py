@@ -83,13 +83,27 @@ if True:
 else:
     def m():
         """In else."""
+match 1:
+    case 1:
+        def p():
+            """In match."""
 def no(): "   "
 x = """not a docstring"""
 '''
     path = tmp_path / "module.py"
     path.write_text(source)
     texts = python_docs._docstrings_of(path)
-    assert texts == ["Module.", "Class.", "Method.", "Inner.", "In try.", "In except.", "In if.", "In else."]
+    assert texts == [
+        "Module.",
+        "Class.",
+        "Method.",
+        "Inner.",
+        "In try.",
+        "In except.",
+        "In if.",
+        "In else.",
+        "In match.",
+    ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         every = [
