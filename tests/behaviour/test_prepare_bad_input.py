@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,13 @@ def test_missing_and_empty_sources_leave_no_folder(tmp_path: Path) -> None:
         assert str(wrong) in caught.value.where
         assert caught.value.fix
         assert not (tmp_path / "corpus").exists()
+
+
+def test_a_closed_standard_input_is_one_without_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(BertsmithError, match="standard input is empty"):
+        prepare("-", tmp_path / "corpus", options=options())
+    assert not (tmp_path / "corpus").exists()
 
 
 def test_a_source_of_nothing_worth_keeping(tmp_path: Path) -> None:
@@ -77,6 +85,10 @@ def test_a_corpus_is_no_text(source: Path, tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="holds no file to read") as caught:
         prepare(tmp_path / "corpus", tmp_path / "other", options=options())
     assert "1 folders of a prepared corpus, skipped" in caught.value.fix
+    for _ in range(2):  # the second time this corpus too lies among what the glob finds
+        corpus = prepare(f"{tmp_path}/texts/**/*.txt", tmp_path / "texts" / "globbed", options=options())
+        assert corpus.counts["read"]["documents"] == 1
+        assert corpus.counts["changed"]["files of a prepared corpus, skipped"]["examples"] == ["vocab.txt"]
 
 
 @pytest.mark.parametrize(

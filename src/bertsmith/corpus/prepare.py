@@ -7,6 +7,7 @@ of the result are the same for any number of workers and after any number of int
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import shutil
 import sys
@@ -102,7 +103,8 @@ def _find(
     new = not out.exists()
     try:
         with _held(options, out):
-            kept, left_out = keep(named, out / WORK, options.text_field, sys.stdin.buffer)
+            stream = sys.stdin.buffer if sys.stdin else io.BytesIO()  # None where it is closed
+            kept, left_out = keep(named, out / WORK, options.text_field, stream)
         found, passed = find_files(named, options.reading, kept, own=out)
         passed.add(left_out)
         return found, passed, kept

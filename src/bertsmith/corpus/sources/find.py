@@ -138,13 +138,18 @@ def _paths(source: str, passed: Tally, own: Path | None) -> Iterator[tuple[Path,
             raise BertsmithError("this is a pipe or a device, and a source is read more than once", source, fix)
         yield path, path.name
     elif glob.has_magic(source):
-        for match in sorted(glob.glob(source, recursive=True)):
-            if Path(match).is_dir():
-                yield from _paths(match, passed, own)
-            elif Path(match).is_file():
-                yield Path(match), Path(match).name
+        real_own = own and os.path.realpath(own)
+        for match in map(Path, sorted(glob.glob(source, recursive=True))):
+            if real_own and Path(os.path.realpath(match)).is_relative_to(real_own):
+                continue
+            if any(map(_is_corpus, match.parents)):
+                passed.note("files of a prepared corpus, skipped", example=match.name)
+            elif match.is_dir():
+                yield from _paths(str(match), passed, own)
+            elif match.is_file():
+                yield match, match.name
             else:
-                passed.note(_SPECIAL, example=Path(match).name)
+                passed.note(_SPECIAL, example=match.name)
     else:
         raise files.nothing_at(path, "there is nothing at this path")
 
