@@ -80,7 +80,7 @@ def as_path(value: StrPath, name: str) -> Path:
 def nothing_at(path: Path, what: str) -> BertsmithError:
     """The error for a path where nothing is, which `what` says: with the name beside it that is most like it."""
     if path.is_symlink():
-        return BertsmithError("this link leads to nothing", path, "name what it is to lead to, or mend the link")
+        return BertsmithError("this link leads to nothing", path, "name what it is to lead to, or fix the link")
     beside = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
     shown = [name for name in beside if not name.startswith(".")]
     return BertsmithError(what, path, nearest(path.name, shown) if 0 < len(shown) < 50 else "check the path")

@@ -158,7 +158,6 @@ def find_buckets(task: RangeTask, folder: Path) -> dict[str, Any]:
     numbers = np.cumsum(shared) - 1
     chosen = shared[bucket]
     members = np.column_stack([table[chosen][:, [2, 1]].astype(np.int64), numbers[bucket[chosen]]])
-    members = members.astype(np.int64)
     np.save(folder / "members.npy", members[np.lexsort((members[:, 2], members[:, 1], members[:, 0]))])
     return {"buckets": int(shared.sum())}
 
