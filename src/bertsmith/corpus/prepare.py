@@ -18,7 +18,7 @@ from typing import Any
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError, check_class
-from bertsmith.base.log import say, warn
+from bertsmith.base.log import counted, say, warn
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.disk import check_disk, estimate
 from bertsmith.corpus.engines.open import held, open_engine
@@ -242,7 +242,7 @@ def _tell(corpus: Corpus) -> None:
     parts = []
     for split in ("train", "held_out"):
         documents, tokens, shards = corpus.documents(split), corpus.tokens(split), len(corpus.shards(split))
-        parts.append(f"{split} {documents:,} documents, {tokens:,} tokens, {shards} shard{'s' if shards != 1 else ''}")
+        parts.append(f"{split} {documents:,} documents, {tokens:,} tokens, {counted(shards, 'shard')}")
     say(f"corpus: {corpus.folder}: {'; '.join(parts)}")
     if corpus.doubt:
         pages = corpus.account["given_up"]["pages"]

@@ -24,7 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import duration
+from bertsmith.base.log import counted, duration
 from bertsmith.tokens.special_ids import SpecialIds, token_dtype
 
 if TYPE_CHECKING:
@@ -93,11 +93,9 @@ class Corpus:
         corpus = cls(folder, account)
         for split in SPLITS:
             for info in corpus.shards(split):
-                for array in ARRAYS:
-                    if not (folder / split / shard_file(info.name, array)).is_file():
-                        raise BertsmithError(
-                            "a shard file is missing", folder / split / shard_file(info.name, array), _REMAKE
-                        )
+                for path in corpus._files(split, info):
+                    if not path.is_file():
+                        raise BertsmithError("a shard file is missing", path, _REMAKE)
         return corpus
 
     @cached_property
@@ -121,7 +119,7 @@ class Corpus:
         given_up = self.account["given_up"]
         count, limit = len(given_up["pages"]), duration(given_up["at_last"])
         return (
-            f"not reproducible: {count:,} page{'s' if count > 1 else ''} took more than {limit} of CPU time and had to "
+            f"not reproducible: {counted(count, 'page')} took more than {limit} of CPU time and had to "
             "be given up, which another machine or --page-seconds may change"
         )
 
@@ -165,7 +163,7 @@ class Corpus:
         tokens, sentences, documents = self._arrays(split, info)
         shard = Shard(tokens, offsets_of(sentences), offsets_of(documents))
         if (shard.sentence_offsets[-1], shard.document_offsets[-1]) != (info.tokens, info.sentences):
-            raise BertsmithError(_NOT_AS_LISTED, self.folder / split / shard_file(info.name, ARRAYS[0]), _REMAKE)
+            raise BertsmithError(_NOT_AS_LISTED, self._files(split, info)[0], _REMAKE)
         return shard
 
     def check_sizes(self) -> None:
@@ -175,10 +173,13 @@ class Corpus:
             for info in self.shards(split):
                 self._arrays(split, info)
 
+    def _files(self, split: str, info: ShardInfo) -> list[Path]:
+        return [self.folder / split / shard_file(info.name, array) for array in ARRAYS]
+
     def _arrays(self, split: str, info: ShardInfo) -> list[NDArray[Any]]:
         """The ARRAYS of a shard, mapped."""
         kinds: tuple[DTypeLike, ...] = (token_dtype(self.special.vocabulary_size), np.uint16, np.uint32)
-        paths = [self.folder / split / shard_file(info.name, array) for array in ARRAYS]
+        paths = self._files(split, info)
         arrays = [_read_array(path, kind) for path, kind in zip(paths, kinds, strict=True)]
         for path, array, listed in zip(paths, arrays, (info.tokens, info.sentences, info.documents), strict=True):
             if len(array) != listed:

@@ -13,7 +13,7 @@ from typing import Any
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say, size
+from bertsmith.base.log import counted, say, size
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.sources.formats import KINDS
@@ -202,7 +202,7 @@ def _tell(found: Sequence[SourceFile], passed: Tally, options: ReadOptions) -> N
         sizes[what] += file.size_bytes
     for what, count in counts.items():
         total = f", {size(sizes[what])}" if sizes[what] else ""
-        say(f"source: {what} ({count:,} file{'s' if count > 1 else ''}{total})")
+        say(f"source: {what} ({counted(count, 'file')}{total})")
     for what, entry in passed.items():
         say(f"source: {entry.count:,} {what}, such as {', '.join(entry.examples)}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,16 +169,12 @@ def _json_kind(path: Path, head: bytes, name: str, options: ReadOptions) -> str 
 
 
 def _objects(head: bytes) -> list[dict[str, Any]]:
-    """Those among the first rows."""
-    return [row for line in head.splitlines()[:_ROWS_LOOKED_AT] if (row := _json_object(line))]
-
-
-def _json_object(line: bytes) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return row if isinstance(row, dict) else {}
+    """Those among the first rows, but for empty ones."""
+    rows = []
+    for line in head.splitlines()[:_ROWS_LOOKED_AT]:
+        with suppress(ValueError, RecursionError):
+            rows.append(json.loads(line))
+    return [row for row in rows if row and isinstance(row, dict)]
 
 
 def _table_cells(path: Path, head: bytes, name: str, options: ReadOptions) -> str:
