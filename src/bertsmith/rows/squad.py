@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,30 +14,29 @@ from bertsmith.rows.json_lines import RepeatedKey, each_once
 _TRUTHS = {"true": True, "1": True, "1.0": True, "yes": True, "false": False, "0": False, "0.0": False, "no": False}
 
 
+Report = Callable[[str, str, Any], None]
+"""Is given what is left out: its place in the JSON, such as data[3].paragraphs[0], what it is, and what is there."""
+
+
 @dataclass(frozen=True)
 class Question:
-    """answers: (text, its first character in the paragraph), none where the paragraph does not answer it; None where
-    the file does not say. is_impossible: whether it says so, or has an empty list of answers."""
+    """where: its place in the JSON. answers: as the file has them; None where it says nothing. is_impossible: whether
+    it says so, or has an empty list of answers."""
 
-    id: str
+    where: str
+    id: Any
     text: str
-    answers: tuple[tuple[str, int], ...] | None
+    answers: Any
     is_impossible: bool
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph of an article, or what is wrong with it: then it has no questions.
+    """A paragraph of an article."""
 
-    where: its place in the JSON, such as data[3].paragraphs[0]. raw: what stands there, of one with a fault.
-    """
-
-    where: str
-    title: str = ""
-    context: str = ""
-    questions: tuple[Question, ...] = ()
-    fault: str = ""
-    raw: Any = None
+    title: str
+    context: str
+    questions: list[Question]
 
 
 def parse_json(raw: bytes, name: str, strict: bool = False) -> Any:
@@ -64,20 +63,40 @@ def is_squad(value: Any) -> bool:
     return isinstance(articles, list) and any(isinstance(each, dict) and "paragraphs" in each for each in articles)
 
 
-def paragraphs(value: Any) -> Iterator[Paragraph]:
-    """The paragraphs of what `is_squad` is true of, in the order of the file."""
+def paragraphs(value: Any, report: Report) -> Iterator[Paragraph]:
+    """The paragraphs of what `is_squad` is true of, in the order of the file. report: is given articles, paragraphs and
+    questions that are not as in SQuAD, and are left out."""
     for number, article in enumerate(value["data"]):
+        where = f"data[{number}]"
         listed = article.get("paragraphs") if isinstance(article, dict) else None
         if not isinstance(listed, list):
-            yield Paragraph(f"data[{number}]", fault="an article without paragraphs", raw=article)
+            report(where, "an article without paragraphs", article)
             continue
         for place, each in enumerate(listed):
             where = f"data[{number}].paragraphs[{place}]"
             try:
-                questions = tuple(_question(question) for question in each.get("qas", ()))
-                yield Paragraph(where, str(article.get("title", "")), _text(each, "context"), questions)
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
-                yield Paragraph(where, fault=f"a paragraph that is not as in SQuAD ({error})", raw=each)
+                context, asked = _text(each, "context"), each.get("qas", [])
+                if not isinstance(asked, list):
+                    raise ValueError("'qas' holds no list")
+            except ValueError as error:
+                report(where, f"a paragraph that is not as in SQuAD ({error})", each)
+            else:
+                questions = list(_questions(asked, where, report))
+                yield Paragraph(str(article.get("title", "")), context, questions)
+
+
+def _questions(asked: list[Any], paragraph: str, report: Report) -> Iterator[Question]:
+    for place, value in enumerate(asked):
+        where = f"{paragraph}.qas[{place}]"
+        try:
+            # Of SQuAD 2.0, `plausible_answers` are those that a question without an answer only seems to have.
+            text, listed = _text(value, "question"), value.get("answers")
+            said = is_true(value.get("is_impossible"), "is_impossible")
+        except ValueError as error:
+            report(where, f"a question that is not as in SQuAD ({error})", value)
+        else:
+            answers = [] if listed is None and said else listed
+            yield Question(where, value.get("id"), text, answers, answers == [] if said is None else said)
 
 
 def is_true(value: Any, name: str) -> bool | None:
@@ -89,19 +108,7 @@ def is_true(value: Any, name: str) -> bool | None:
     return _TRUTHS.get(held)
 
 
-def _question(value: Any) -> Question:
-    # Of SQuAD 2.0, `plausible_answers` are those that a question without an answer only seems to have.
-    listed, said = value.get("answers"), is_true(value.get("is_impossible"), "is_impossible")
-    if listed is None and said:
-        listed = ()
-    answers = None
-    if listed is not None:
-        answers = tuple((_text(answer, "text"), int(answer["answer_start"])) for answer in listed)
-    impossible = answers == () if said is None else said
-    return Question(str(value.get("id", "")), _text(value, "question"), answers, impossible)
-
-
 def _text(value: Any, field: str) -> str:
-    if not isinstance(value[field], str):
+    if not isinstance(value, dict) or not isinstance(value.get(field), str):
         raise ValueError(f"'{field}' holds no text")
     return str(value[field])

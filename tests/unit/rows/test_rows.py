@@ -97,7 +97,7 @@ def test_sentences_of_columns() -> None:
     assert third.raw == b"a x O\nb O\n"
 
 
-def test_paragraphs_of_squad_and_what_is_wrong_with_them() -> None:
+def test_paragraphs_of_squad_and_what_is_wrong_with_them_and_their_questions() -> None:
     question = {"id": "5a", "question": "What runs?", "answers": [{"text": "A river", "answer_start": 0}]}
     unanswered = [
         {"question": "Why?", "plausible_answers": [{}], "is_impossible": True},
@@ -105,19 +105,26 @@ def test_paragraphs_of_squad_and_what_is_wrong_with_them() -> None:
         {"question": "Where?"},
     ]
     good = {"context": "A river runs here.", "qas": [question, *unanswered]}
-    value = {"data": [{"title": "Rivers", "paragraphs": [good, {"context": 3}, {"context": "c", "qas": [{}]}]}, 7]}
+    wrong = [{"context": 3}, {"context": "c", "qas": None}, {"context": "c", "qas": [{}, 7, unanswered[2]]}]
+    value = {"data": [{"title": "Rivers", "paragraphs": [good, *wrong]}, 7]}
     assert is_squad(value)
-    first, second, third, fourth = paragraphs(value)
-    assert (first.title, first.context, first.fault) == ("Rivers", "A river runs here.", "")
+    faults = []
+    first, second = paragraphs(value, lambda *fault: faults.append(fault))
+    assert (first.title, first.context) == ("Rivers", "A river runs here.")
     assert [(each.id, each.text, each.answers, each.is_impossible) for each in first.questions] == [
-        ("5a", "What runs?", (("A river", 0),), False),
-        ("", "Why?", (), True),
-        ("", "When?", (), True),
-        ("", "Where?", None, False),
+        ("5a", "What runs?", question["answers"], False),
+        (None, "Why?", [], True),
+        (None, "When?", [], True),
+        (None, "Where?", None, False),
     ]
-    assert (second.where, "'context' holds no text" in second.fault) == ("data[0].paragraphs[1]", True)
-    assert (third.where, "question" in third.fault) == ("data[0].paragraphs[2]", True)
-    assert (fourth.where, fourth.fault) == ("data[1]", "an article without paragraphs")
+    assert [each.where for each in second.questions] == ["data[0].paragraphs[3].qas[2]"], "the others stay"
+    assert faults == [
+        ("data[0].paragraphs[1]", "a paragraph that is not as in SQuAD ('context' holds no text)", wrong[0]),
+        ("data[0].paragraphs[2]", "a paragraph that is not as in SQuAD ('qas' holds no list)", wrong[1]),
+        ("data[0].paragraphs[3].qas[0]", "a question that is not as in SQuAD ('question' holds no text)", {}),
+        ("data[0].paragraphs[3].qas[1]", "a question that is not as in SQuAD ('question' holds no text)", 7),
+        ("data[1]", "an article without paragraphs", 7),
+    ]
     assert not any(map(is_squad, ([], {}, {"data": []}, {"data": ["x"]}, "x")))
 
 

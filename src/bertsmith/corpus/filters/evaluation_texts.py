@@ -112,10 +112,12 @@ def _json(file: EvaluationFile) -> Iterator[str]:
     if not is_squad(value):
         yield from _strings(value)
         return
+
+    def refuse(where: str, what: str, raw: Any) -> None:
+        raise BertsmithError(what, f"{file.path}, {where}")
+
     title = None
-    for each in paragraphs(value):
-        if each.fault:
-            raise BertsmithError(each.fault, f"{file.path}, {each.where}")
+    for each in paragraphs(value, refuse):
         if each.title != title:
             yield (title := each.title)
         yield each.context

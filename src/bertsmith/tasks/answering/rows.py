@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -67,9 +68,12 @@ def _gold(text: Any, start: Any) -> Gold:
     if start is None or start == "":
         return Gold(text)
     try:
-        return Gold(text, int(start))
-    except (TypeError, ValueError):
-        raise ValueError(f"answer_start is {start!r}, not a whole number") from None
+        place = float(start)
+    except (OverflowError, TypeError, ValueError):
+        place = math.nan
+    if not place.is_integer():
+        raise ValueError(f"answer_start is {start!r}, not a whole number")
+    return Gold(text, int(place))
 
 
 def learnable(records: Sequence[Record], report: Report = pass_over) -> list[Record]:

@@ -87,22 +87,13 @@ def _objects(lines: Iterable[tuple[int, bytes]], name: str, report: Report) -> I
 
 
 def _questions(value: Any, name: str, report: Report) -> Iterator[DocumentRow]:
-    for paragraph in paragraphs(value):
-        where = f"{name}, {paragraph.where}"
-        if paragraph.fault:
-            report(
-                BertsmithError(f"this is {paragraph.fault}", where, "correct it, or copy the file again"), paragraph.raw
-            )
-        for place, question in enumerate(paragraph.questions):
-            answers = [{"text": text, "answer_start": start} for text, start in question.answers or ()]
+    def leave_out(where: str, what: str, raw: Any) -> None:
+        report(BertsmithError(f"this is {what}", f"{name}, {where}", "correct it, or copy the file again"), raw)
+
+    for paragraph in paragraphs(value, leave_out):
+        for question in paragraph.questions:
+            row = {"id": question.id, "title": paragraph.title, "question": question.text, "context": paragraph.context}
             yield (
-                f"{where}.qas[{place}]",
-                {
-                    "id": question.id,
-                    "title": paragraph.title,
-                    "question": question.text,
-                    "context": paragraph.context,
-                    "answers": None if question.answers is None else answers,
-                    "is_impossible": question.is_impossible,
-                },
+                f"{name}, {question.where}",
+                row | {"answers": question.answers, "is_impossible": question.is_impossible},
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -27,6 +29,7 @@ def read(labelled=True, columns=None, **row):
         ({"answers": ["cat", "sat"]}, (Gold("cat"), Gold("sat"))),
         ({"answers": "cat"}, (Gold("cat"),)),
         ({"answers": "cat", "answer_start": "4"}, (Gold("cat", 4),)),
+        ({"answers": "cat", "answer_start": "4.0"}, (Gold("cat", 4),)),
         ({"answers": "cat", "answer_start": ""}, (Gold("cat"),)),
         ({"answers": [{"text": "cat", "answer_start": -1}]}, (Gold("cat", -1),)),
         ({"answers": ""}, ()),
@@ -62,6 +65,10 @@ def test_without_labels_answers_are_not_looked_at():
         ({"answers": {"text": ["a", "b"], "answer_start": [1]}}, "2 texts and 1 starts"),
         ({"answers": [{"answer_start": 1}]}, "an answer is of type NoneType"),
         ({"answers": [{"text": "cat", "answer_start": [1]}]}, r"answer_start is \[1\]"),
+        *(
+            ({"answers": "cat", "answer_start": start}, f"answer_start is {start}, not a whole number")
+            for start in (1.5, math.inf, math.nan, 10**400)
+        ),
         ({"answers": ["cat"], "is_impossible": True}, "'is_impossible' is true"),
         ({"answers": "cat", "is_impossible": "TRUE"}, "'is_impossible' is true"),
         ({"answers": None, "is_impossible": "False"}, "no answers in column 'answers'"),

@@ -121,13 +121,18 @@ def test_whether_a_question_has_no_answer_may_be_written_as_text(tmp_path, said,
         read(path)
 
 
-def test_a_paragraph_that_is_not_as_in_squad_is_named(tmp_path):
+def test_paragraphs_and_questions_that_are_not_as_in_squad_are_named_and_cost_no_others(tmp_path):
     value = squad("v1.1")
     value["data"][0]["paragraphs"].append({"context": 3, "qas": []})
+    value["data"][0]["paragraphs"][0]["qas"].insert(1, {"id": "3"})
     path = write(tmp_path / "dev.json", json.dumps(value))
     rows, bad = read_all(path)
-    assert len(rows) == 2
-    assert [(where, row) for where, _, row in bad] == [(f"{path}, data[0].paragraphs[1]", {"context": 3, "qas": []})]
+    assert [row["id"] for _, row in rows] == ["1", "2"]
+    where = f"{path}, data[0].paragraphs"
+    assert [(where, row) for where, _, row in bad] == [
+        (f"{where}[0].qas[1]", {"id": "3"}),
+        (f"{where}[1]", {"context": 3, "qas": []}),
+    ]
     with pytest.raises(BertsmithError, match="not as in SQuAD"):
         read(path)
 
