@@ -1,7 +1,8 @@
 """CoNLL's columns: a token a line, its tag in the last column, empty lines between sentences.
 
 Columns are separated by tabs, or else by spaces. The token stands in the first one; in the second where the first only
-numbers the tokens of each sentence (as GermEval's files have it). Tags are those of spans: O, and B-, I- and the like.
+numbers the tokens of each sentence (as GermEval's files have it), which the sentences of a file do as the first one of
+several tokens does: the only token of another may be a 1. Tags are those of spans: O, and B-, I- and the like.
 """
 
 from __future__ import annotations
@@ -36,35 +37,43 @@ def conll_rows(lines: Iterable[tuple[int, bytes]]) -> Iterator[Row[list[list[str
 
     Lines that begin a document, and comments, are no tokens. A sentence of uneven lines has its cells with its fault.
     """
+    sentences, first = _sentences(lines), list[Row[list[list[str]]]]()
+    for sentence in sentences:
+        first.append(sentence)
+        if len(sentence.cells or ()) > 1 and not sentence.fault:
+            break
+    numbered = all(_is_numbered(each) for each in first if not each.fault)
+    for sentence in chain(first, sentences):
+        tokens = (
+            [token[1:] for token in sentence.cells or ()] if numbered and _is_numbered(sentence) else sentence.cells
+        )
+        yield sentence._replace(cells=tokens)
+
+
+def _sentences(lines: Iterable[tuple[int, bytes]]) -> Iterator[Row[list[list[str]]]]:
+    """The same, with leading numbers."""
     held: list[list[str]] = []
     raw: list[bytes] = []
     first, first_line, is_utf8 = 0, 0, True
     for number, (begin, line) in enumerate(chain(lines, [(0, b"")]), start=1):
-        text = line.decode(errors="replace").rstrip("\r\n")
+        text = line.decode(errors="replace")
         columns = _columns(text)
         if columns and (_is_token(columns) or not _is_beside(columns)):
             if not held:
                 first, first_line, is_utf8 = begin, number, True
             held.append(columns)
             raw.append(line)
-            is_utf8 = is_utf8 and ("\ufffd" not in text or _is_utf8(line))
+            is_utf8 = is_utf8 and ("\ufffd" not in text or text.encode() == line)
         elif held:
-            numbered = len(held) > 1 and all(
-                len(row) > 2 and row[0] == str(place) for place, row in enumerate(held, start=1)
-            )
             fault = UNEVEN if len({len(row) for row in held}) > 1 else ""
             joined = b"".join(raw)
-            cells = [row[numbered:] for row in held]
-            yield Row(first, first_line, joined, len(joined), cells, fault, "", is_utf8)
+            yield Row(first, first_line, joined, len(joined), held, fault, "", is_utf8)
             held, raw = [], []
 
 
-def _is_utf8(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+def _is_numbered(sentence: Row[list[list[str]]]) -> bool:
+    cells = enumerate(sentence.cells or (), start=1)
+    return all(len(token) > 2 and token[0] == str(place) for place, token in cells)
 
 
 def _columns(line: str) -> list[str]:

@@ -89,12 +89,23 @@ def test_rows_of_json_lines() -> None:
 
 
 def test_sentences_of_columns() -> None:
-    content = b"-DOCSTART- O\n\nEU B-ORG\nrejects O\n\n\n1\tPeter\tB-PER\n2\tB\xe9\tI-PER\n\na x O\nb O\n"
+    content = b"-DOCSTART- O\n\nEU B-ORG\nrejects O\n\n\nPeter\tB-PER\nB\xe9\tI-PER\n\na x O\nb O\n"
     first, second, third = conll_rows(lines(content))
     assert (first.line, first.begin, first.cells) == (3, 14, [["EU", "B-ORG"], ["rejects", "O"]])
     assert (second.line, second.cells, second.is_utf8) == (7, [["Peter", "B-PER"], ["B\ufffd", "I-PER"]], False)
     assert (third.line, third.cells, third.fault) == (10, [["a", "x", "O"], ["b", "O"]], UNEVEN)
     assert third.raw == b"a x O\nb O\n"
+
+
+@pytest.mark.parametrize("first", ["", "1 Hello O O\n\n", "# a comment\n"])
+def test_the_first_sentence_of_several_tokens_tells_whether_tokens_are_numbered(first: str) -> None:
+    """Of GermEval's files all are, those of one token too; of CoNLL-2003's none, those of figures neither."""
+    one = first + "1 EU B-ORG O\n2 rejects O O\n\n1 Berlin B-LOC O\n\n1 in O O\n2 an\n\n3 out O O\n"
+    tokens = [[cells[0] for cells in row.cells or []] for row in conll_rows(lines(one.encode()))]
+    assert tokens == [["Hello"]] * ("Hello" in first) + [["EU", "rejects"], ["Berlin"], ["1", "2"], ["3"]]
+    other = first.replace("1 ", "", 1) + "EU NNP B-ORG\nrejects VB O\n\n1 CD B-X\n2 CD I-X\n\n1 CD O\n"
+    tokens = [[cells[0] for cells in row.cells or []] for row in conll_rows(lines(other.encode()))]
+    assert tokens == [["Hello"]] * ("Hello" in first) + [["EU", "rejects"], ["1", "2"], ["1"]]
 
 
 def test_paragraphs_of_squad_and_what_is_wrong_with_them_and_their_questions() -> None:
