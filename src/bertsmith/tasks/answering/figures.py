@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bertsmith.tasks.answering.best import Best
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.scoring.resampling import Figures, mean_figures
-from bertsmith.tasks.scoring.squad import Gold, best_threshold, each_1_1, each_2_0, scores_1_1, scores_2_0
+from bertsmith.tasks.scoring.squad import Gold, each_1_1, each_2_0, scores_1_1, scores_2_0
 
 Floats = NDArray[np.float64]
 
@@ -78,19 +78,19 @@ def thresholds_of_others(best: Sequence[Best], records: Sequence[Record], fold: 
 
 
 def tuned_threshold(best: Sequence[Best], records: Sequence[Record]) -> tuple[float, float]:
-    """The threshold on null scores whose F1 is best, and that F1 in percent.
+    """The threshold on null scores whose F1 is best, and that F1 in percent; of equals the lowest.
 
     It is in the middle between two questions' null scores, so that rounding moves neither to its other side; the
     official script's is the lower one of the two.
     """
     spans, null_scores = _spans(best)
-    found = best_threshold(_questions(records), spans, null_scores)
-    scores = sorted(set(null_scores.values()))
-    # Where it is best to answer nothing the official script says 0, below which there may be questions.
-    answered = scores.index(found.threshold) + 1 if found.answered else 0
-    low = scores[answered - 1] if answered else scores[0] - 2.0
-    high = scores[answered] if answered < len(scores) else scores[-1] + 2.0
-    return (low + high) / 2, found.score
+    answered = np.array([f1 for _, f1 in each_2_0(_questions(records), spans)])
+    not_answered = np.array([not record.label for record in records], dtype=np.float64)
+    scores, places = np.unique(list(null_scores.values()), return_inverse=True)
+    f1 = not_answered.sum() + np.cumsum(np.append(0.0, np.bincount(places, answered - not_answered)))
+    edges = np.concatenate(([scores[0] - 2.0], scores, [scores[-1] + 2.0]))
+    low = int(f1.argmax())
+    return float(edges[low : low + 2].mean()), 100.0 * float(f1[low]) / len(best)
 
 
 def prediction_files(best: Sequence[Best], records: Sequence[Record], threshold: float) -> dict[str, dict[str, Any]]:
@@ -103,7 +103,7 @@ def prediction_files(best: Sequence[Best], records: Sequence[Record], threshold:
         "predictions.json": [each.chosen(threshold).text for each in best],
         "nbest_predictions.json": [each.as_json() for each in best],
     }
-    if any(each.null_score is not None for each in best):
+    if _has_null(best):
         values["null_odds.json"] = [each.null_score for each in best]
     return {name: dict(zip(keys, each, strict=True)) for name, each in values.items()}
 

@@ -123,27 +123,9 @@ def scores_2_0(
             found[f"{prefix}total"] = len(names)
     if null_scores is not None:
         for metric, scores in (("exact", scored.exact), ("f1", scored.f1)):
-            best = _best_threshold(scores, scored.answerable, predictions, null_scores)
-            found |= {f"best_{metric}": best.score, f"best_{metric}_thresh": best.threshold}
+            best, at = _best_threshold(scores, scored.answerable, predictions, null_scores)
+            found |= {f"best_{metric}": best, f"best_{metric}_thresh": at}
     return found
-
-
-@dataclass(frozen=True)
-class BestThreshold:
-    """threshold: 0.0 where nothing is better than to answer no question (answered: 0), as in the script."""
-
-    score: float
-    threshold: float
-    answered: int
-
-
-def best_threshold(
-    questions: Iterable[Gold], predictions: Mapping[str, str], null_scores: Mapping[str, float], metric: str = "f1"
-) -> BestThreshold:
-    """The threshold on `null_scores` under which `metric` (exact, f1) is highest. predictions: without a threshold."""
-    scored = _scored(questions, predictions)
-    scores = scored.f1 if metric == "f1" else scored.exact
-    return _best_threshold(scores, scored.answerable, predictions, null_scores)
 
 
 def _best_threshold(
@@ -151,18 +133,16 @@ def _best_threshold(
     answerable: Mapping[str, bool],
     predictions: Mapping[str, str],
     null_scores: Mapping[str, float],
-) -> BestThreshold:
-    """Starts where no question is answered, and lets the predictions in, the surest first.
-
-    Equal null scores are let in one by one, in the order of `null_scores`, although no threshold parts them: so the
-    script does.
-    """
+) -> tuple[float, float]:
+    """(The best score, its threshold), as the script finds them: it starts where no question is answered, at 0, and
+    lets the predictions in, the surest first. Equal null scores are let in one by one, although no threshold parts
+    them, and a prediction that normalises to nothing counts as wrong where there is no answer."""
     score: float = sum(not has for has in answerable.values())
-    best, threshold, answered = score, 0.0, 0
-    for place, name in enumerate(sorted(null_scores, key=null_scores.__getitem__), start=1):
+    best, threshold = score, 0.0
+    for name in sorted(null_scores, key=null_scores.__getitem__):
         if name in scores:
             wrong = -1 if predictions[name] else 0
             score += scores[name] if answerable[name] else wrong
             if score > best:
-                best, threshold, answered = score, null_scores[name], place
-    return BestThreshold(100.0 * best / max(1, len(scores)), threshold, answered)
+                best, threshold = score, null_scores[name]
+    return 100.0 * best / max(1, len(scores)), threshold

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.tasks.answering.best import SpanRules, best_of
+from bertsmith.tasks.answering.best import Best, Guess, SpanRules, best_of
+from bertsmith.tasks.answering.figures import figures, tuned_threshold
+from bertsmith.tasks.answering.gold import Gold
 from bertsmith.tasks.answering.windows import WindowRules, has_most_context, windows_of
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -157,3 +159,17 @@ def test_where_no_span_is_allowed_there_is_no_answer(unanswerable):
     assert [each.text for each in best.guesses] == [""]
     assert best.chosen(1e9).text == ""
     assert best.span is None
+
+
+questions = st.tuples(st.sampled_from(["cat", "dog", "a cat sat", "the"]), st.sampled_from([None, "cat", "dog"]))
+
+
+@given(st.lists(st.tuples(questions, st.integers(-2, 2).map(float)), min_size=1, max_size=8))
+def test_no_threshold_is_better_than_the_tuned_one(drawn):
+    """Of questions with equal null scores too, such as copies, which no threshold parts."""
+    best = [Best((Guess(text, 0, 1, 0.0, 0.0), Guess("", None, None, null, 0.0)), null) for (text, _), null in drawn]
+    records = [Record("q", "c", () if gold is None else (Gold(gold),), "row 1") for (_, gold), _ in drawn]
+    threshold, f1 = tuned_threshold(best, records)
+    assert threshold not in {null for _, null in drawn}
+    assert f1 == pytest.approx(figures(best, records, threshold)["f1"])
+    assert f1 >= max(figures(best, records, each / 2)["f1"] for each in range(-6, 7)) - 1e-9

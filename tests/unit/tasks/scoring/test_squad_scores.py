@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.tasks.scoring.squad import (
-    best_threshold,
     exact_match,
     normalised,
     scores_1_1,
@@ -93,10 +92,10 @@ def test_the_best_threshold_by_hand():
     predictions = {"1": "cat", "2": "no", "3": "a dog", "4": "no", "5": "y"}
     null_scores = {"1": -5.0, "2": -1.0, "3": -0.5, "4": 3.0, "5": -9.0}
     # Begins with 2 right; lets in 5 (wrong: 2), 1 (3), 2 (2), 3 (3), 4 (2). The first of the best is kept.
-    best = best_threshold(questions, predictions, null_scores, "exact")
-    assert (best.score, best.threshold, best.answered) == (60.0, -5.0, 2)
-    nothing = best_threshold([("1", []), ("2", ["a b"])], {"1": "x", "2": "c"}, {"1": -1.0, "2": -2.0})
-    assert (nothing.score, nothing.threshold, nothing.answered) == (50.0, 0.0, 0)
+    found = scores_2_0(questions, predictions, null_scores)
+    assert (found["best_exact"], found["best_exact_thresh"]) == (60.0, -5.0)
+    nothing = scores_2_0([("1", []), ("2", ["a b"])], {"1": "x", "2": "c"}, {"1": -1.0, "2": -2.0})
+    assert (nothing["best_f1"], nothing["best_f1_thresh"]) == (50.0, 0.0)
 
 
 @given(prediction=answers, golds=st.lists(answers, min_size=1, max_size=3))
@@ -121,23 +120,18 @@ with_words = st.lists(st.sampled_from(["the", "cat", "sat", "mat."]), max_size=3
     metric=st.sampled_from(["exact", "f1"]),
 )
 def test_no_threshold_is_better_than_the_best(rows, metric):
-    """For answers that do not normalise to nothing. Where null scores differ, the threshold itself gives that score."""
+    """For answers that do not normalise to nothing. Where null scores differ, a threshold gives that score."""
     questions = [(str(place), golds) for place, (golds, _, _) in enumerate(rows)]
     predictions = {str(place): row[1] for place, row in enumerate(rows)}
     null_scores = {str(place): row[2] / 10 for place, row in enumerate(rows)}
-    best = best_threshold(questions, predictions, null_scores, metric)
-
-    def at(threshold):
-        return scores_2_0(questions, predictions, null_scores, threshold)[metric]
-
-    distinct = len(set(null_scores.values())) == len(null_scores)
-    every = [at(threshold) for threshold in (min(null_scores.values()) - 1, *null_scores.values())]
-    assert max(every) <= best.score + 1e-9
-    if distinct:
-        own = best.threshold if best.answered else min(null_scores.values()) - 1
-        assert at(own) == pytest.approx(best.score)
-    found = scores_2_0(questions, predictions, null_scores)
-    assert (found[f"best_{metric}"], found[f"best_{metric}_thresh"]) == (best.score, best.threshold)
+    best = scores_2_0(questions, predictions, null_scores)[f"best_{metric}"]
+    every = [
+        scores_2_0(questions, predictions, null_scores, threshold)[metric]
+        for threshold in (min(null_scores.values()) - 1, *null_scores.values())
+    ]
+    if len(set(null_scores.values())) == len(null_scores):
+        assert max(every) == pytest.approx(best)
+    assert max(every) <= best + 1e-9
 
 
 def test_the_gold_answers_of_squad_score_full_marks_against_themselves(real_data):
