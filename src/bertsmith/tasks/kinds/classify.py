@@ -179,7 +179,7 @@ class Classify(Task):
         """The class of each row of scores: the likeliest, or by the threshold of the positive one."""
         if self.threshold == HALF or self.positive is None:
             return np.asarray(logits.argmax(1), dtype=np.int64)
-        place = self.names.index(self.positive)
+        place = self._place(self.positive)
         return np.where(self._probabilities(logits)[:, place] >= self.threshold, place, 1 - place)
 
     def _probabilities(self, logits: Floats) -> NDArray[np.float64]:
@@ -188,10 +188,15 @@ class Classify(Task):
     @property
     def _sides(self) -> tuple[int | None, int | None]:
         """The places of the positive and of the negative class."""
-        positive, negative = (
-            None if each is None else self.names.index(each) for each in (self.positive, self.negative)
-        )
+        positive, negative = (None if each is None else self._place(each) for each in (self.positive, self.negative))
         return positive, negative
+
+    def _place(self, label: str) -> int:
+        """Of a class that task.json names. Raises BertsmithError where config.json has none of this name."""
+        if label not in self.names:
+            fix = f"name one of config.json there; {nearest(str(label), self.names)}"
+            raise BertsmithError(f"'{label}' is none of this model's labels", "task.json", fix)
+        return self.names.index(label)
 
     def _metrics(self, predicted: Ints, targets: Ints) -> dict[str, float]:
         return class_metrics(predicted, targets, len(self.names), *self._sides)

@@ -280,6 +280,16 @@ def test_numbers_that_cannot_be_fitted_ones_are_refused(stored):
     assert caught.value.where == "task.json"
 
 
+@pytest.mark.parametrize("stored", [{"positive": "yes", "threshold": 0.3}, {"negative": "yes"}])
+def test_a_label_of_another_name_is_refused_where_it_is_wanted(stored):
+    """As after labels were renamed in config.json."""
+    task = Classify.of_folder(FolderFacts(config_labels(["No", "Yes"]), stored, None))
+    with pytest.raises(BertsmithError, match="'yes' is none of this model's labels") as caught:
+        task.evaluate(np.eye(2, dtype=np.float32), truths(np.arange(2)))
+    assert caught.value.where == "task.json"
+    assert "'Yes'" in caught.value.fix
+
+
 def test_classes_are_weighed_and_drawn_by_their_rows():
     task = task_of("a", "b", "b", "b", class_weights="balanced", sampling="balanced", focal=2.0)
     assert task.rarity.weights == pytest.approx((2, 2 / 3))
