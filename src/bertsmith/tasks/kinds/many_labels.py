@@ -41,6 +41,7 @@ from bertsmith.tasks.report.parts import CROSS_FITTED, about_records, groups_of
 from bertsmith.tasks.report.report import Labelled, report_labels
 from bertsmith.tasks.sampling import Sampling, rows_of_epoch
 from bertsmith.tasks.scoring.calibration import FOLDS, yes_probabilities
+from bertsmith.tasks.scoring.classes import count_figures
 from bertsmith.tasks.scoring.multilabel import label_metrics
 from bertsmith.tasks.scoring.resampling import folds_of
 from bertsmith.tasks.scoring.thresholds import HALF, LEAST_POSITIVES, best_thresholds, cross_fitted
@@ -230,14 +231,17 @@ class ManyLabels(Task):
 
     def baseline(self, metric: str, examples: Examples) -> float:
         """The best of giving every row the most frequent label, the two most frequent ones, and so on, or none."""
-        true = truths_of(examples) > 0
-        order = [self.names.index(name) for name in self.counts or self.names]
-        best = label_metrics(np.zeros_like(true), true)[metric]
-        for count in range(1, len(order) + 1):
-            given = np.zeros_like(true)
-            given[:, order[:count]] = True
-            best = max(best, label_metrics(given, true)[metric])
-        return best
+        most = len(self.counts or self.names)
+        order = [self.names.index(name) for name in dict.fromkeys((*(self.counts or ()), *self.names))]
+        true = (truths_of(examples) > 0)[:, order]
+        given = np.tri(len(order) + 1, len(order), -1, dtype=bool)  # the first labels, from none to all
+        if metric == "subset_accuracy":
+            sizes = true.sum(1)
+            met = np.bincount(sizes[(true == given[sizes]).all(1)], minlength=1)
+            return float(met[: most + 1].max() / len(true))
+        rows = true.sum(0)[None]  # figures of counts are those of their sums over rows
+        figures = (count_figures(rows * each, len(true) * each[None], rows, ()) for each in given[: most + 1])
+        return max(each.values(1)[metric] for each in figures)
 
     def description(self) -> list[str]:
         counts = self.counts or {}

@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.kinds.classify import Classify
 from bertsmith.tasks.kinds.many_labels import ManyLabels
 from bertsmith.tasks.reading.records import Columns, Record, read_records
+from bertsmith.tasks.scoring.multilabel import label_metrics
 from bertsmith.tasks.sequences import Sequences
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Examples, FolderFacts
@@ -238,6 +241,21 @@ def test_the_baseline_gives_every_row_the_most_frequent_labels():
     # Giving a and b: 9 of 14 given and 10 meant. Giving a alone: 6 of 7 and 10.
     assert task.baseline("micro_f1", those) == pytest.approx(2 * 9 / 24)
     assert task.baseline("subset_accuracy", those) == pytest.approx(3 / 7)
+
+
+@given(
+    st.lists(st.sets(st.sampled_from("abcd")), min_size=1, max_size=12),
+    st.permutations("abcd"),
+    st.integers(1, 4),
+    st.sampled_from(ManyLabels.metrics),
+)
+def test_the_baseline_is_the_best_of_every_number_of_labels_given(truths, order, known, metric):
+    task = ManyLabels(tuple("abcd"), counts=dict.fromkeys(order[:known], 1))
+    those = examples(task, records(*map(tuple, truths)))
+    every = [[name in order[:number] for name in task.names] for number in range(known + 1)]
+    true = np.array(those.targets) > 0
+    expected = max(label_metrics(np.tile(each, (len(true), 1)), true)[metric] for each in every)
+    assert task.baseline(metric, those) == pytest.approx(expected)
 
 
 def test_the_report_of_dev_rows_is_of_cross_fitted_thresholds(tmp_path):
