@@ -228,3 +228,9 @@ def packing(head: bytes) -> str:
 def codec_of(path: str | Path) -> str:
     """The key of MAGIC that a file's first bytes tell, or "". Raises BertsmithError when it cannot be opened."""
     return packing(peek(path, "", _MAGIC_BYTES))
+
+
+def suffix_within(path: str | Path, codec: str) -> str:
+    """The ending of a file's name in small letters, such as ".csv", without the one that says how it is compressed."""
+    name = str(path).lower()
+    return Path(name.removesuffix(f".{codec}") if codec else name).suffix

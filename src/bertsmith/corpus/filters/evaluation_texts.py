@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.rows.compressed import codec_of, peek
+from bertsmith.rows.compressed import codec_of, peek, suffix_within
 from bertsmith.rows.conll import conll_rows, is_conll
 from bertsmith.rows.encodings import check_marked, encoding_of
 from bertsmith.rows.json_lines import json_rows
@@ -71,7 +71,7 @@ def evaluation_file(path: Path) -> EvaluationFile:
     check_marked(head, path)
     whole = Slice(str(path), str(path), "", codec, encoding=encoding)
     file = partial(EvaluationFile, path, Lines(whole, None, raise_fault, cut=False), head)
-    suffix = Path(path.name.removesuffix(f".{codec}")).suffix.lower() if codec else path.suffix.lower()
+    suffix = suffix_within(path, codec)
     if suffix in _NAMED:
         return file(*_NAMED[suffix])
     if is_conll(head.decode(errors="replace").split("\n")[:-1]):  # the last line may be cut off

@@ -16,7 +16,7 @@ from bertsmith.corpus.reading import no_such_field
 from bertsmith.corpus.sources.formats import WIKI_FIELDS
 from bertsmith.corpus.sources.row_documents import check_parquet
 from bertsmith.rows import parquet
-from bertsmith.rows.compressed import damage_of, open_bytes, packing, peek
+from bertsmith.rows.compressed import damage_of, open_bytes, packing, peek, suffix_within
 from bertsmith.rows.encodings import UTF8_MARK, check_marked, encoding_of
 from bertsmith.rows.lines import LONGEST_LINE, head_of
 from bertsmith.rows.tables import QUOTE, cells_of, named_separator
@@ -76,7 +76,7 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
     encoding = encoding_of(peek(path, codec, 4) if codec else head)
     # Of a plain file, one opening is enough: there may be a million.
     head = head_of(path, codec, encoding, _HEAD) if codec or encoding else head.removeprefix(UTF8_MARK)
-    name = Path(path.name.removesuffix(f".{codec}") if codec else path.name).suffix.lower()
+    name = suffix_within(path, codec)
     start = head.lstrip()[:200].lower()
     if not head.strip():
         if _damaged_at_once(path, codec):

@@ -17,7 +17,16 @@ from typing import IO, Any, BinaryIO, TypeVar
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_errors
 from bertsmith.base.log import log_choice, say
-from bertsmith.rows.compressed import MAGIC, CompressedFile, check_readable, codec_of, damage_of, packing, peek
+from bertsmith.rows.compressed import (
+    MAGIC,
+    CompressedFile,
+    check_readable,
+    codec_of,
+    damage_of,
+    packing,
+    peek,
+    suffix_within,
+)
 from bertsmith.rows.encodings import UTF8_MARK, check_marked, encoding_of
 from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, REPEATED, json_rows
 from bertsmith.rows.lines import Lines, Slice, head_of, raise_fault, split_at_returns
@@ -98,8 +107,7 @@ def named_rows(rows: Iterable[Row | str]) -> Iterator[tuple[str, Row | str]]:
 
 def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Row]]:
     codec, name = codec_of(path), str(path)
-    inner = Path(path.name.removesuffix(f".{codec}") if codec else path.name)
-    kind = inner.suffix.lstrip(".").lower()
+    kind = suffix_within(path, codec).lstrip(".")
     if kind != "parquet":
         check_marked(peek(path, codec, _HEAD), name)
     if document := document_kind(path, codec, kind):
@@ -135,7 +143,7 @@ def _piped_rows(source: str | Path, form: Form, report: Report) -> Iterator[tupl
         check_marked(first, name)
         if first.startswith(PARQUET_MAGIC):
             raise BertsmithError("parquet cannot be read from a pipe", name, "write it to a file, and name that")
-        kind = Path(str(source).removesuffix(f".{codec}")).suffix.lstrip(".").lower()
+        kind = suffix_within(source, codec).lstrip(".")
         kind = "jsonl" if kind in _JSON_LINES else kind
         if kind not in ("csv", "tsv", "jsonl"):
             kind = "jsonl" if first.lstrip().startswith(b"{") else "csv"

@@ -249,15 +249,15 @@ def test_rows_are_read_one_by_one(tmp_path):
     ("suffix", "pack"),
     [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)],
 )
-@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.jsonl"])
+@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.jsonl", "ROWS.CSV"])
 def test_compressed_files_are_read_as_plain_ones(tmp_path, name, suffix, pack):
     rows = [("one", "a"), ("two", "b")]
     if name.endswith("jsonl"):
         text = "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
     else:
-        mark = "," if name.endswith("csv") else "\t"
+        mark = "\t" if name.endswith("tsv") else ","
         text = "".join(mark.join(row) + "\n" for row in [("text", "label"), *rows])
-    path = write(tmp_path / f"{name}{suffix}", pack(text.encode()))
+    path = write(tmp_path / f"{name}{suffix.upper() if name.isupper() else suffix}", pack(text.encode()))
     assert parts(read_records(path)) == [("one", None, "a"), ("two", None, "b")]
 
 
