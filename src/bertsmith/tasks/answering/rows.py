@@ -52,7 +52,10 @@ def _answers(row: Row, column: str, impossible: bool) -> list[tuple[Any, Any]]:
     if isinstance(value, Mapping) and isinstance(value.get("text"), str):
         value = [value]
     elif isinstance(value, Mapping):
-        texts, starts = (list(value.get(name, ())) for name in ("text", START))
+        try:
+            texts, starts = (list(value.get(name, ())) for name in ("text", START))
+        except TypeError:
+            raise ValueError(f"column '{column}' holds an object without lists of texts and of starts") from None
         if starts and len(starts) != len(texts):
             raise ValueError(f"column '{column}' has {len(texts)} texts and {len(starts)} starts")
         return list(zip(texts, starts or [None] * len(texts), strict=True))

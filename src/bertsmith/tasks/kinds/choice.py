@@ -37,6 +37,7 @@ from bertsmith.tasks.reading.records import (
     Row,
     RowReader,
     id_of,
+    is_missing,
     label_of,
     row_of,
     text_of,
@@ -245,7 +246,7 @@ def _choices(row: Row, columns: Columns) -> tuple[tuple[str, ...], bool]:
 
 def _is_empty(row: Row, name: str) -> bool:
     """Whether a cell is there and has nothing in it."""
-    return name in row and (row[name] is None or (isinstance(row[name], str) and not row[name].strip()))
+    return name in row and (is_missing(row[name]) or (isinstance(row[name], str) and not row[name].strip()))
 
 
 def _texts(row: Row, names: Sequence[str]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ Legend: T token slots, S sequences (windows on contexts).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -36,6 +37,7 @@ from bertsmith.tasks.answering.figures import (
 )
 from bertsmith.tasks.answering.rows import IMPOSSIBLE, START, doubts, learnable, question_of
 from bertsmith.tasks.answering.windows import WindowRules, Windows, gaps, targets_of, windows_of
+from bertsmith.tasks.kinds.pooled import said_of
 from bertsmith.tasks.reading.bad_rows import Report, pass_over
 from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.report.parts import CROSS_FITTED, about_records, groups_of
@@ -154,11 +156,11 @@ class Qa(Task):
         rules = {name: values[name] for name in _WHOLE if name in values}
         threshold = values.get("null_threshold", 0.0)
         wrong = [name for name, value in rules.items() if type(value) is not int or value < 1]
-        wrong += [] if type(threshold) in (int, float) else ["null_threshold"]
+        wrong += [] if type(threshold) in (int, float) and math.isfinite(threshold) else ["null_threshold"]
         if wrong:
             what = f"this file does not describe questions and answers: {wrong[0]} is {values[wrong[0]]!r}"
             raise BertsmithError(what, "task.json", "fine-tune again, or copy the file again from where it came from")
-        return cls(bool(values.get("unanswerable", False)), float(threshold), **rules, top=facts.top)
+        return cls(said_of(values, "unanswerable"), float(threshold), **rules, top=facts.top)
 
     def build(self, config: BertConfig, compute: torch.dtype | None) -> SpanModel:
         return SpanModel(config, compute)

@@ -10,9 +10,10 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, TypeVar
+from typing import IO, Any, TypeVar
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_errors
@@ -102,7 +103,14 @@ def named_rows(rows: Iterable[Row | str]) -> Iterator[tuple[str, Row | str]]:
     if table or isinstance(rows, Mapping | Set | bytes | bytearray) or not isinstance(rows, Iterable):
         fix = 'of a table of pandas give table.to_dict("records")' if table else "give a list of texts, or of mappings"
         raise BertsmithError(f"the rows are of type {type(rows).__name__}, which is no list of rows", "the rows", fix)
-    return ((f"row {number}", row) for number, row in enumerate(rows, start=1))
+    return ((f"row {number}", _named_by_texts(row)) for number, row in enumerate(rows, start=1))
+
+
+def _named_by_texts(row: Row | str) -> Row | str:
+    """A row whose columns may have numbers for names, as those of a table of pandas without a header."""
+    if not isinstance(row, Mapping) or all(isinstance(name, str) for name in row):
+        return row
+    return {str(name): cell for name, cell in row.items()}
 
 
 def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Row]]:
@@ -132,8 +140,7 @@ def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Ro
 def _piped_rows(source: str | Path, form: Form, report: Report) -> Iterator[tuple[str, Row]]:
     """Rows as they come: the first line alone tells what they are."""
     name = name_of(source)
-    with read_errors(name):
-        stream: IO[bytes] = _own_standard_input() if str(source) == "-" else open(source, "rb")  # noqa: SIM115
+    with read_errors(name), _opened(source) as stream:
         head = stream.readline()
         if codec := packing(head):
             check_readable(codec, name)
@@ -161,14 +168,19 @@ def _lines_of(stream: IO[bytes], head: bytes, name: str) -> Iterator[bytes]:
         raise BertsmithError(f"this cannot be read to its end ({damage})", name, "compress it again")
 
 
-def _own_standard_input() -> BinaryIO:
-    """Standard input with a buffer of our own: Python cannot exit while a thread waits in the buffer of `sys.stdin`."""
-    if sys.stdin is None:
+@contextmanager
+def _opened(source: str | Path) -> Iterator[IO[bytes]]:
+    """A pipe, or standard input with a buffer of our own: while a thread waits in that of `sys.stdin`, Python cannot
+    exit."""
+    if str(source) == "-" and sys.stdin is None:
         raise BertsmithError("standard input is closed", "standard input", "pipe rows into the command, or name a file")
     try:
-        return open(os.dup(sys.stdin.fileno()), "rb")
+        pipe = os.dup(sys.stdin.fileno()) if str(source) == "-" else source
     except (OSError, ValueError, AttributeError):  # a stream without a file, as in tests
-        return sys.stdin.buffer
+        yield sys.stdin.buffer
+    else:
+        with open(pipe, "rb") as file:
+            yield file
 
 
 @dataclass(frozen=True)

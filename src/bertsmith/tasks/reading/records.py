@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -183,7 +184,7 @@ def read_records(
             bad.append((lacks or BertsmithError(str(error), where), row))
         else:
             group = row.get(columns.group) if isinstance(row, Mapping) else None
-            records.append(record if group in (None, "") else replace(record, group=str(group)))
+            records.append(record if is_missing(group) else replace(record, group=str(group)))
 
     def keep(error: BertsmithError, row: Any) -> None:
         if isinstance(error, NoColumn):
@@ -239,13 +240,18 @@ def columns_of(name: str, there: Container[str]) -> list[str]:
 def id_of(row: Row, columns: Columns) -> str | None:
     """The name of a row, None where it has none."""
     value = row.get(columns.id)
-    return None if value is None or value == "" else str(value)
+    return None if is_missing(value) else str(value)
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell has nothing in it: in a table of pandas that is NaN, whatever the column holds."""
+    return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
 
 
 def _has_second(row: Row, columns: Columns) -> bool:
     """Whether a row has a second text. An empty `text_b` is none, unless the user named the column."""
     named = columns.text_b != Columns.text_b
-    return columns.text_b in row and (named or row[columns.text_b] not in (None, ""))
+    return columns.text_b in row and (named or not is_missing(row[columns.text_b]))
 
 
 def text_of(row: Row, column: str) -> str:

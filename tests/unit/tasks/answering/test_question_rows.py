@@ -23,6 +23,7 @@ def read(labelled=True, columns=None, **row):
     [
         ({"answers": [{"text": "cat", "answer_start": 4}, {"text": "sat", "answer_start": 8}]}, TWO),
         ({"answers": {"text": ["cat", "sat"], "answer_start": [4, 8]}}, TWO),
+        ({"answers": {"text": np.array(["cat", "sat"]), "answer_start": np.array([4, 8])}}, TWO),
         ({"answers": {"text": ["cat"]}}, (Gold("cat"),)),
         ({"answers": {"text": "cat", "answer_start": 4.0}}, (Gold("cat", 4),)),
         ({"answers": {"text": [], "answer_start": []}}, ()),
@@ -63,6 +64,8 @@ def test_without_labels_answers_are_not_looked_at():
         ({"answers": None, "is_impossible": False}, "no answers in column 'answers'"),
         ({"answers": 5}, "holds no answers"),
         ({"answers": {"text": ["a", "b"], "answer_start": [1]}}, "2 texts and 1 starts"),
+        ({"answers": {"text": ["a"], "answer_start": 1}}, "an object without lists of texts and of starts"),
+        ({"answers": {"text": None}}, "an object without lists of texts and of starts"),
         ({"answers": [{"answer_start": 1}]}, "an answer is of type NoneType"),
         ({"answers": [{"text": "cat", "answer_start": [1]}]}, r"answer_start is \[1\]"),
         *(

@@ -140,7 +140,10 @@ def test_a_folder_gives_back_what_it_was_told():
     facts = FolderFacts(task.config(), task.facts(), TOKENIZER, top=3)
     assert Qa.of_folder(facts) == replace(task, top=3)
     assert Qa.of_folder(FolderFacts({}, {}, TOKENIZER)) == Qa(), "a folder of transformers"
-    for wrong in ({"n_best": 0}, {"doc_stride": "128"}, {"null_threshold": None}):
+    nan = float("nan")
+    for wrong in (
+        {"n_best": 0}, {"doc_stride": "128"}, {"null_threshold": None}, {"null_threshold": nan}, {"unanswerable": "no"},
+    ):  # fmt: skip
         with pytest.raises(BertsmithError, match=next(iter(wrong))):
             Qa.of_folder(FolderFacts({}, wrong, TOKENIZER))
 

@@ -1,9 +1,11 @@
-"""Lists and objects in the cells of tables: JSON is read, what Python shows is refused, other texts stay the same."""
+"""Lists and objects in the cells of tables: JSON is read, what Python shows is refused, other texts stay the same. Rows
+as libraries of tables give them."""
 
 from __future__ import annotations
 
 import csv
 import json
+import math
 
 import pytest
 
@@ -123,3 +125,15 @@ def test_a_text_that_is_a_list_does_not_change_what_its_column_holds():
     rows = [{"text": f"sentence {row} of many", "label": "ab"[row % 2]} for row in range(12)]
     for odd in ('["x"]', "['x']", "[]"):
         assert infer([{**rows[0], "text": odd}, *rows[1:]], Columns(), "rows").kind == "classify"
+
+
+def test_rows_as_tables_of_pandas_give_them():
+    """An empty cell is NaN there, and columns without names are numbered."""
+    empty = {"text_b": math.nan, "id": math.nan, "group": math.nan}
+    found = read_records([{"text": "a", "label": 1, **empty}, {"text": "b", "label": 0, "id": 2.0, "group": 3}])
+    assert [(each.text_b, each.id, each.group) for each in found] == [(None, None, None), (None, "2.0", "3")]
+    rows = [{0: "a", 1: 1}, {0: "b", 1: 0}]
+    assert [(each.text, each.label) for each in read_records(rows, Columns("0", label="1"))] == [("a", "1"), ("b", "0")]
+    with pytest.raises(BertsmithError, match="no column 'text'") as caught:
+        read_records(rows)
+    assert caught.value.fix.startswith("found: 0, 1;")

@@ -1,6 +1,7 @@
 """Rows of files: every kind read, every bad row named by file and line."""
 
 import bz2
+import gc
 import gzip
 import io
 import json
@@ -9,6 +10,7 @@ import os
 import re
 import sys
 import threading
+import warnings
 from dataclasses import asdict
 from decimal import Decimal
 from unittest.mock import patch
@@ -135,7 +137,10 @@ def test_a_named_pipe_is_read_as_standard_input_is(tmp_path, name):
     content = b'text\tlabel\n"hello\ta\n' if name == "rows.tsv" else gzip.compress(b"text,label\nhello,a\n")
     writer = threading.Thread(target=(tmp_path / name).write_bytes, args=(content,))
     writer.start()
-    assert parts(read_records(tmp_path / name)) == [('"hello' if name == "rows.tsv" else "hello", None, "a")]
+    with warnings.catch_warnings(record=True, action="always", category=ResourceWarning) as left_open:
+        assert parts(read_records(tmp_path / name)) == [('"hello' if name == "rows.tsv" else "hello", None, "a")]
+        gc.collect()
+    assert not left_open
     writer.join()
 
 
