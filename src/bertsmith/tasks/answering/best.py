@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bertsmith.tasks.answering.passages import Flags, Ints, Passage
 from bertsmith.tasks.answering.windows import Windows, has_most_context
+from bertsmith.tasks.scoring.calibration import probabilities
 
 Floats = NDArray[np.float32]
 
@@ -131,7 +132,5 @@ def _ranked(passage: Passage, spans: Ints, logits: NDArray[np.float64], null: Gu
 
 def _with_probabilities(guesses: list[Guess]) -> tuple[Guess, ...]:
     """Softmax over the scores of those that are kept."""
-    scores = np.array([each.score for each in guesses])
-    shares = np.exp(scores - scores.max())
-    shares /= shares.sum()
-    return tuple(replace(each, probability=float(share)) for each, share in zip(guesses, shares, strict=True))
+    shares = probabilities(np.array([[each.score for each in guesses]]))[0].tolist()
+    return tuple(replace(each, probability=share) for each, share in zip(guesses, shares, strict=True))

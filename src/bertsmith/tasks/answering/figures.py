@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,7 @@ def figures(best: Sequence[Best], records: Sequence[Record], threshold: float) -
     the questions with (HasAns) and without an answer (NoAns). With null scores also best_exact and best_f1, those under
     the best threshold on them, and that threshold.
     """
-    questions = _questions(records)
-    chosen = {str(number): each.chosen(threshold).text for number, each in enumerate(best)}
+    questions, chosen = _questions(records), _chosen(best, [threshold] * len(best))
     if all_have_answers(best, records):
         return scores_1_1(questions, chosen)
     found = scores_2_0(questions, chosen)
@@ -52,9 +51,9 @@ def _has_null(best: Sequence[Best]) -> bool:
 
 def scores_of_each(best: Sequence[Best], records: Sequence[Record], thresholds: Floats) -> Floats:
     """exact match and F1 of the answer to each record, from 0 to 1: float64[N, 2]. thresholds: float64[N]."""
-    chosen = {str(number): each.chosen(thresholds[number]).text for number, each in enumerate(best)}
-    each_of = each_1_1 if all_have_answers(best, records) else each_2_0
-    return np.array(each_of(_questions(records), chosen), dtype=np.float64)
+    questions, chosen = _questions(records), _chosen(best, thresholds)
+    each = each_1_1(questions, chosen) if all_have_answers(best, records) else each_2_0(questions, chosen).values()
+    return np.array([*each], dtype=np.float64)
 
 
 def figures_of_each(scores: Floats, answerable: NDArray[np.bool_] | None) -> Figures:
@@ -84,7 +83,7 @@ def tuned_threshold(best: Sequence[Best], records: Sequence[Record]) -> tuple[fl
     official script's is the lower one of the two.
     """
     spans, null_scores = _spans(best)
-    answered = np.array([f1 for _, f1 in each_2_0(_questions(records), spans)])
+    answered = np.array([f1 for _, f1 in each_2_0(_questions(records), spans).values()])
     not_answered = np.array([not record.label for record in records], dtype=np.float64)
     scores, places = np.unique(list(null_scores.values()), return_inverse=True)
     f1 = not_answered.sum() + np.cumsum(np.append(0.0, np.bincount(places, answered - not_answered)))
@@ -118,6 +117,12 @@ def keys_of(records: Sequence[Record]) -> list[str]:
 def _questions(records: Sequence[Record]) -> list[Gold]:
     """The gold answers of each record by its number, as ids may be missing, or stand twice."""
     return [(str(number), [gold.text for gold in record.label]) for number, record in enumerate(records)]
+
+
+def _chosen(best: Sequence[Best], thresholds: Iterable[float]) -> dict[str, str]:
+    """The answer to each question."""
+    each = enumerate(zip(best, thresholds, strict=True))
+    return {str(number): one.chosen(threshold).text for number, (one, threshold) in each}
 
 
 def _spans(best: Sequence[Best]) -> tuple[dict[str, str], dict[str, float]]:

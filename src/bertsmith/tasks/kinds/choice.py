@@ -44,6 +44,7 @@ from bertsmith.tasks.reading.records import (
 )
 from bertsmith.tasks.report.parts import about_records
 from bertsmith.tasks.report.report import Classified, report_choices
+from bertsmith.tasks.scoring.calibration import probabilities
 from bertsmith.tasks.scoring.classes import accuracy
 from bertsmith.tasks.sequences import Inputs, Sequences, batch_window_means, encode_several, window_means
 from bertsmith.tasks.settings import FinetuneSettings
@@ -216,9 +217,8 @@ class Choice(Task):
         found = []
         for record, row in zip(records, _table(scores, sequences), strict=True):
             assert isinstance(record, ChoiceRecord)
-            logits = row[: len(record.choices)].astype(np.float64)
-            powers = np.exp(logits - logits.max())
-            best, each = int(logits.argmax()), (powers / powers.sum()).tolist()
+            logits = row[: len(record.choices)]
+            best, each = int(logits.argmax()), probabilities(logits[None])[0].tolist()
             found.append({"label": best, "choice": record.choices[best], "score": each[best], "scores": each})
         return found
 

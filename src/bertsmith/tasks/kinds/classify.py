@@ -23,6 +23,8 @@ from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.kinds.many_labels import ManyLabels
 from bertsmith.tasks.kinds.pooled import (
+    SEVERAL,
+    SINGLE,
     Classifier,
     config_labels,
     fitted_number,
@@ -82,7 +84,7 @@ class Classify(Task):
 
     @classmethod
     def reads(cls, config: Mapping[str, Any]) -> bool:
-        return config.get("problem_type") not in ("regression", "multi_label_classification")
+        return config.get("problem_type") not in ("regression", SEVERAL)
 
     @classmethod
     def record(cls, row: Row | str, columns: Columns, labelled: bool, where: str) -> Record:
@@ -134,8 +136,8 @@ class Classify(Task):
     @classmethod
     def of_folder(cls, facts: FolderFacts) -> Self:
         names, task = names_of_config(facts.config), facts.task
-        kind = facts.config.get("problem_type") or "single_label_classification"
-        if kind != "single_label_classification" or len(names) < 2:
+        kind = facts.config.get("problem_type") or SINGLE
+        if kind != SINGLE or len(names) < 2:
             fix = "use a classifier of one label a row, out of two or more"
             raise BertsmithError(f"problem_type is {kind} with {counted(len(names), 'label')}", "config.json", fix)
         return cls(

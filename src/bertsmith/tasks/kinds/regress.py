@@ -6,7 +6,7 @@ Legend: N records, S sequences of a batch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -85,7 +85,7 @@ class Regress(Task):
     def record(cls, row: Row | str, columns: Columns, labelled: bool, where: str) -> Record:
         """The label is a float."""
         found = super().record(row, columns, labelled, where)
-        return found if found.label is None else Record(found.text, found.text_b, _number(found.label), where, found.id)
+        return found if found.label is None else replace(found, label=_number(found.label))
 
     @classmethod
     def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:

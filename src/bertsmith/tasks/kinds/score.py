@@ -19,6 +19,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.kinds.pooled import Classifier
 from bertsmith.tasks.reading.records import Columns, Record
+from bertsmith.tasks.scoring.calibration import yes_probabilities
 from bertsmith.tasks.sequences import Sequences
 from bertsmith.tasks.task import Answer, Answering, Floats, FolderFacts, Runner
 from bertsmith.tokens.tokenizer import truncated_lengths
@@ -77,7 +78,7 @@ class Score(Answering):
     def answers_from(self, outputs: Sequence[Any], records: Sequence[Record], sequences: Sequences) -> list[Answer]:
         """{"score", "logit"} for each row: logit is the model's output."""
         logits = np.stack(outputs)[:, 0].astype(np.float64)
-        scores = 1 / (1 + np.exp(-logits)) if self.sigmoid else logits
+        scores = yes_probabilities(logits) if self.sigmoid else logits
         return [{"score": float(score), "logit": float(logit)} for score, logit in zip(scores, logits, strict=True)]
 
 

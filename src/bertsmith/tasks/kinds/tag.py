@@ -30,7 +30,8 @@ from bertsmith.tasks.kinds.pooled import names_of_config
 from bertsmith.tasks.reading.labels import warn_of_alike
 from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.report.tags import Tagged, write_tag_report
-from bertsmith.tasks.scoring.entities import Agreement, Span, agreement_by_type, entity_metrics, table
+from bertsmith.tasks.scoring.calibration import probabilities
+from bertsmith.tasks.scoring.entities import Span, agreement_by_type, entity_metrics, table
 from bertsmith.tasks.sequences import Inputs, Ragged, Sequences
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.tagging.align import NO_PIECE, Words, align_text, align_words, in_characters
@@ -233,12 +234,10 @@ class Tag(Task):
     def _sure_tags(self, scores: Floats, sequences: WordSequences) -> list[tuple[list[str], NDArray[np.float64]]]:
         """The tags of each record's words, in BIO, and their probabilities. A word without a piece is outside."""
         slots = np.concatenate(sequences.slots)
-        logits = scores[slots].astype(np.float64)
-        powers = np.exp(logits - logits.max(1, keepdims=True))
-        best = np.array(self.names, dtype=object)[powers.argmax(1)]
+        best = np.array(self.names, dtype=object)[scores[slots].argmax(1)]
         tags = np.where(slots == NO_PIECE, OUTSIDE, best)
         ends = np.cumsum([len(each) for each in sequences.slots])[:-1]
-        sure = np.split(powers.max(1) / powers.sum(1), ends)
+        sure = np.split(probabilities(scores[slots]).max(1), ends)
         found = (each.tolist() for each in np.split(tags, ends))
         return [(tags_of(spans_of(each), len(each)), those) for each, those in zip(found, sure, strict=True)]
 
@@ -249,26 +248,22 @@ class Tag(Task):
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The report (`tasks/report`), and precision, recall and F1 of each type as a table in the log."""
         tags = self._tags(scores, examples)
+        predicted, entities = _spans(tags, examples)
         rows = f"{examples.part} rows".strip()
-        for line in (f"entities of the {rows} by type:", *table(_by_type(tags, examples))):
+        for line in (f"entities of the {rows} by type:", *table(agreement_by_type(predicted, entities))):
             say(line)
         sequences = examples.sequences
         assert isinstance(sequences, WordSequences)
         slots = np.concatenate(sequences.slots)
         records, words = list(map(_tagged, examples.records)), sequences.words
         true = [true_tags(record, those) for record, those in zip(records, words, strict=True)]
-        spans = list(zip(*_spans(tags, examples), strict=True))
+        spans = list(zip(predicted, entities, strict=True))
         found = Tagged(self.names, records, words, scores[slots], slots != NO_PIECE, tags, true, spans)
         write_tag_report(folder, examples.part, found)
 
 
-def _by_type(tags: Sequence[Sequence[str]], examples: Examples) -> dict[str, Agreement]:
-    """How far the entities that these tags of each record's words stand for are the true ones."""
-    return agreement_by_type(*_spans(tags, examples))
-
-
 def _spans(tags: Sequence[Sequence[str]], examples: Examples) -> tuple[list[list[Span]], list[list[Span]]]:
-    """The entities that these tags stand for and the true ones, of each record, in characters."""
+    """The entities that these tags of each record's words stand for and the true ones, in characters."""
     words = _words_of(examples)
     predicted = [in_characters(spans_of(each), those.offsets) for each, those in zip(tags, words, strict=True)]
     true = [true_spans(_tagged(record), those) for record, those in zip(examples.records, words, strict=True)]
@@ -280,7 +275,7 @@ def _metrics(tags: Sequence[Sequence[str]], examples: Examples) -> dict[str, flo
     pairs = zip(examples.records, _words_of(examples), strict=True)
     true = [tag for record, words in pairs for tag in true_tags(_tagged(record), words)]
     right = sum(ours == theirs for ours, theirs in zip(chain.from_iterable(tags), true, strict=True))
-    return {**entity_metrics(_by_type(tags, examples)), "tag_accuracy": right / max(1, len(true))}
+    return {**entity_metrics(agreement_by_type(*_spans(tags, examples))), "tag_accuracy": right / max(1, len(true))}
 
 
 def _words_of(examples: Examples) -> list[Words]:

@@ -54,13 +54,9 @@ class SkippedRows:
     most: float
     rows: list[BadRow] = field(default_factory=list)
 
-    def may_skip(self, bad: int, good: int) -> bool:
-        """Whether so many rows of a file may be left out; never all of them."""
-        return good > 0 and bad <= self.most * (bad + good)
-
     def add(self, bad: Sequence[BadRow], good: int, name: str) -> None:
         """Counts bad rows among others. Raises BertsmithError, with the first of them, where they are too many."""
-        if not self.may_skip(len(bad), good):
+        if not good or len(bad) > self.most * (len(bad) + good):
             fix = f"correct them: at most {self.most:.0%} may be left out (--bad-share), and never all"
             raise refusal(bad, good, name, f"{bad[0][0].fix}; {fix}" if bad[0][0].fix else fix)
         self.rows += bad

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.rows.compressed import peek
 from bertsmith.rows.conll import conll_rows, is_conll
-from bertsmith.rows.encodings import encoding_of
 from bertsmith.rows.lines import Lines, Slice, head_of, raise_fault
 from bertsmith.rows.squad import is_squad, paragraphs, parse_json
 from bertsmith.tasks.reading.bad_rows import CONVERT, NOT_UTF8, Report
@@ -19,16 +16,15 @@ JSON, CONLL = "json", "conll"
 DocumentRow = tuple[str, dict[str, Any]]
 
 
-def document_kind(path: Path, codec: str, suffix: str) -> str:
+def document_kind(part: Slice) -> str:
     """JSON for a file of that name which is not of a JSON object a line, CONLL for one with tags behind words, "" for
-    any other. suffix: of the file's name without that of its codec, as "json". Raises BertsmithError where it cannot
-    be opened."""
+    any other. part: the file; its kind is the ending of its name. Raises BertsmithError where it cannot be opened."""
+    suffix = part.kind
     if suffix in ("csv", "jsonl", "ndjson", "parquet"):
         return ""
     if suffix == CONLL:  # so that a line without a tag in it is named, and not the file refused
         return CONLL
-    encoding = encoding_of(peek(path, codec, 4))
-    head = head_of(path, codec, encoding, _HEAD)
+    head = head_of(part.path, part.codec, part.encoding, _HEAD)
     if suffix == "json":
         return "" if _is_json_lines(head) else JSON
     lines = head.decode(errors="replace").split("\n")
@@ -41,16 +37,15 @@ def _is_json_lines(head: bytes) -> bool:
     return first.startswith(b"{") and first.endswith(b"}") and rest.startswith(b"{")
 
 
-def document_rows(path: Path, codec: str, kind: str, report: Report) -> Iterator[DocumentRow]:
+def document_rows(part: Slice, kind: str, report: Report) -> Iterator[DocumentRow]:
     """(where, row) for every sentence of CoNLL's columns, question of SQuAD, or object of a list.
 
     A sentence is {"tokens", "tags"}, the lists of its first and last columns, and those between by their numbers from
     1. A question is {"id", "title", "question", "context", "answers": [{"text", "answer_start"}], "is_impossible"}.
     report: is given what is wrong with a row. Raises BertsmithError for a file that is damaged or neither.
     """
-    part = Slice(str(path), str(path), kind, codec, encoding=encoding_of(peek(path, codec, 4)))
     lines = Lines(part, None, raise_fault, cut=False)
-    return _sentences(lines, str(path), report) if kind == CONLL else _objects(lines, str(path), report)
+    return _sentences(lines, part.name, report) if kind == CONLL else _objects(lines, part.name, report)
 
 
 def _sentences(lines: Iterable[tuple[int, bytes]], name: str, report: Report) -> Iterator[DocumentRow]:

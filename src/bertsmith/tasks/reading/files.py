@@ -116,10 +116,12 @@ def _named_by_texts(row: Row | str) -> Row | str:
 def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Row]]:
     codec, name = codec_of(path), str(path)
     kind = suffix_within(path, codec).lstrip(".")
+    start = peek(path, codec, _HEAD)
     if kind != "parquet":
-        check_marked(peek(path, codec, _HEAD), name)
-    if document := document_kind(path, codec, kind):
-        yield from document_rows(path, codec, document, report)
+        check_marked(start, name)
+    part = Slice(name, name, kind, codec, encoding=encoding_of(start))
+    if document := document_kind(part):
+        yield from document_rows(part, document, report)
         return
     kind = "jsonl" if kind in _JSON_LINES else kind
     if not codec and kind in MAGIC:
@@ -132,7 +134,6 @@ def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Ro
     if kind == "parquet":
         yield from ((f"{name}, row {number}", row) for number, row in parquet_rows(name))
         return
-    part = Slice(name, name, kind, codec, encoding=encoding_of(peek(path, codec, 4)))
     head = head_of(name, codec, part.encoding, _HEAD)
     yield from _parse(Lines(part, None, raise_fault, cut=False), _File(kind, name, form, head), report)
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import warn
+from bertsmith.tasks.reading.shapes import is_number
 
 MOST_CLASSES = 100
 YES_OR_NO = {"1": True, "0": False, "true": True, "false": False}
 # Of ASCII digits and without leading zeros: 007 and 7 may be two classes.
 _WHOLE = re.compile(r"[+]?(?P<number>-?(0|[1-9][0-9]*))(\.0*)?")
 _LETTER = re.compile("[A-Z]")
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)")
 _ROWS_TO_TELL_IDS = 10
 _SHOWN = 4
 _FRACTION = re.compile(r"[+-]?[0-9]*\.[0-9]+")
@@ -121,7 +121,7 @@ def refuse_ids(labels: Sequence[str], where: str) -> None:
     """Raises BertsmithError where each of ten or more rows has a label of its own: then nothing is learned of any."""
     if len(labels) >= _ROWS_TO_TELL_IDS and len(set(map(class_name, labels))) == len(labels):
         what = f"each of the {len(labels):,} training rows has a label of its own, such as '{labels[0]}', like an id"
-        numbers = "; to predict amounts, name the task regress" if all(map(_NUMBER.fullmatch, labels)) else ""
+        numbers = "; to predict amounts, name the task regress" if all(map(is_number, labels)) else ""
         fix = "name the column of the classes with --columns.label; if these really are classes, add --many-labels"
         raise BertsmithError(what, where, fix + numbers)
 

@@ -26,7 +26,7 @@ def read_parts(
     without the line of names that the training rows have, and as `with_as_many_texts` does, by most training rows."""
     first = _names(sources["train"], columns, skipped)
     for part, source in sources.items():
-        names = _names(source, columns, skipped)
+        names = first if part == "train" else _names(source, columns, skipped)
         if columns.header and first and names and not set(names) & set(first):
             what = (
                 f"the {part} rows have no column of the training rows; their first line is: {' | '.join(names)[:200]}"

@@ -9,7 +9,6 @@ import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 Gold = tuple[str, Sequence[str]]
@@ -62,34 +61,19 @@ def scores_1_1(questions: Iterable[Gold], predictions: Mapping[str, str]) -> dic
     return {"exact_match": 100.0 * exact / max(1, len(each)), "f1": 100.0 * f1 / max(1, len(each))}
 
 
-@dataclass(frozen=True)
-class _Scored:
-    """Questions by id. answerable: whether there is a gold answer. exact, f1: of the questions with a prediction."""
-
-    answerable: dict[str, bool]
-    exact: dict[str, float]
-    f1: dict[str, float]
-
-
-def _scored(questions: Iterable[Gold], predictions: Mapping[str, str]) -> _Scored:
-    scored = _Scored({}, {}, {})
+def each_2_0(questions: Iterable[Gold], predictions: Mapping[str, str]) -> dict[str, tuple[float, float]]:
+    """(exact match, F1) of each question that has a prediction, from 0 to 1."""
+    found = {}
     for name, golds in questions:
-        scored.answerable[name] = bool(golds)
         if name in predictions:
             wanted = [gold for gold in golds if normalised(gold)] or [""]
-            scored.exact[name] = exact_match(predictions[name], wanted)
-            scored.f1[name] = max(word_f1(predictions[name], gold, 1.0) for gold in wanted)
-    return scored
-
-
-def each_2_0(questions: Iterable[Gold], predictions: Mapping[str, str]) -> list[tuple[float, float]]:
-    """(exact match, F1) of each question that has a prediction, from 0 to 1."""
-    scored = _scored(questions, predictions)
-    return [(score, scored.f1[name]) for name, score in scored.exact.items()]
+            f1 = max(word_f1(predictions[name], gold, 1.0) for gold in wanted)
+            found[name] = (float(exact_match(predictions[name], wanted)), f1)
+    return found
 
 
 def scores_2_0(
-    questions: Iterable[Gold],
+    questions: Sequence[Gold],
     predictions: Mapping[str, str],
     null_scores: Mapping[str, float] | None = None,
     threshold: float = 1.0,
@@ -101,18 +85,20 @@ def scores_2_0(
     come best_exact and best_f1, the scores under the best thresholds, with best_exact_thresh and best_f1_thresh.
     The script fails where a question has no prediction; here HasAns and NoAns, too, are those that have one.
     """
-    scored = _scored(questions, predictions)
+    answerable = {name: bool(golds) for name, golds in questions}
+    each = each_2_0(questions, predictions)
+    plain = [{name: scores[side] for name, scores in each.items()} for side in (0, 1)]
     exact, f1 = (
         {
-            name: float(not scored.answerable[name]) if null_scores and null_scores[name] > threshold else score
+            name: float(not answerable[name]) if null_scores and null_scores[name] > threshold else score
             for name, score in scores.items()
         }
-        for scores in (scored.exact, scored.f1)
+        for scores in plain
     )
     groups = {
         "": list(exact),
-        "HasAns_": [name for name, has in scored.answerable.items() if has and name in exact],
-        "NoAns_": [name for name, has in scored.answerable.items() if not has and name in exact],
+        "HasAns_": [name for name, has in answerable.items() if has and name in exact],
+        "NoAns_": [name for name, has in answerable.items() if not has and name in exact],
     }
     found: dict[str, float] = {}
     for prefix, names in groups.items():
@@ -122,8 +108,8 @@ def scores_2_0(
             found[f"{prefix}f1"] = 100.0 * sum(f1[name] for name in names) / total
             found[f"{prefix}total"] = len(names)
     if null_scores is not None:
-        for metric, scores in (("exact", scored.exact), ("f1", scored.f1)):
-            best, at = _best_threshold(scores, scored.answerable, predictions, null_scores)
+        for metric, scores in zip(("exact", "f1"), plain, strict=True):
+            best, at = _best_threshold(scores, answerable, predictions, null_scores)
             found |= {f"best_{metric}": best, f"best_{metric}_thresh": at}
     return found
 

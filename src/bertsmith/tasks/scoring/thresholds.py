@@ -39,8 +39,8 @@ def best_threshold(probabilities: Floats, true: Bools, least: int = LEAST_POSITI
     Only the gaps between different probabilities matter, so it is the middle of a gap, or 0.5 where the best gap holds
     it; of gaps with the same F1 the one nearest to 0.5, then the lower one. least: positive rows that are wanted.
     """
-    positives = int(true.sum())
-    at_half = _f1(int((true & (probabilities >= HALF)).sum()), int((probabilities >= HALF).sum()), positives)
+    positives, given = int(true.sum()), probabilities >= HALF
+    at_half = 2 * int((true & given).sum()) / max(1, int(given.sum()) + positives)
     if positives < max(1, least) or positives == len(true):
         return Threshold(HALF, at_half, at_half, positives, tuned=False)
     order = np.argsort(-probabilities, kind="stable")
@@ -74,7 +74,3 @@ def cross_fitted(probabilities: Floats, true: Bools, fold: Ints, least: int = LE
         values = [each.value for each in best_thresholds(probabilities[~inside], true[~inside], least)]
         decided[inside] = probabilities[inside] >= np.array(values)
     return decided
-
-
-def _f1(right: int, predicted: int, positives: int) -> float:
-    return 2 * right / (predicted + positives) if predicted + positives else 0.0
