@@ -31,8 +31,7 @@ _MEANS = ("accuracy", "subset_accuracy", "exact_match", "f1", "best_exact", "bes
 
 
 def check_sources(sources: Mapping[str, Any]) -> None:
-    """Raises BertsmithError for rows that cannot be read more than once, standard input and iterators, and for columns
-    whose names are no texts, as those of a table of pandas without a header."""
+    """Raises BertsmithError for rows that cannot be read more than once: standard input, and iterators."""
     for part, source in sources.items():
         if is_pipe(source):
             what = f"the {part} rows cannot come from {name_of(source)}, a pipe, because they are read more than once"
@@ -40,10 +39,6 @@ def check_sources(sources: Mapping[str, Any]) -> None:
         if not isinstance(source, str | Path | Sequence):
             fix = "give a file, or a list of rows"
             raise BertsmithError(f"the {part} rows are of type {type(source).__name__}", part, fix)
-        rows = () if isinstance(source, str | Path) else (row for row in source if isinstance(row, Mapping))
-        if odd := [repr(name) for row in rows for name in row if not isinstance(name, str)]:
-            what = f"a column of the {part} rows is called {odd[0]}, which is no text"
-            raise BertsmithError(what, part, "give every column a name that is a text")
 
 
 def encode_sources(

@@ -103,13 +103,18 @@ def named_rows(rows: Iterable[Row | str]) -> Iterator[tuple[str, Row | str]]:
     if table or isinstance(rows, Mapping | Set | bytes | bytearray) or not isinstance(rows, Iterable):
         fix = 'of a table of pandas give table.to_dict("records")' if table else "give a list of texts, or of mappings"
         raise BertsmithError(f"the rows are of type {type(rows).__name__}, which is no list of rows", "the rows", fix)
-    return ((f"row {number}", _named_by_texts(row)) for number, row in enumerate(rows, start=1))
+    return ((f"row {number}", _named_by_texts(row, number)) for number, row in enumerate(rows, start=1))
 
 
-def _named_by_texts(row: Row | str) -> Row | str:
-    """A row whose columns may have numbers for names, as those of a table of pandas without a header."""
+def _named_by_texts(row: Row | str, number: int) -> Row | str:
+    """A row whose columns may have numbers for names, as those of a table of pandas without a header. Raises
+    BertsmithError for other names that are no text, such as the None under which `csv.DictReader` has cells too many.
+    """
     if not isinstance(row, Mapping) or all(isinstance(name, str) for name in row):
         return row
+    if odd := [repr(name) for name in row if not isinstance(name, str | int)]:
+        what, fix = f"a column is called {odd[0]}, which is no text", "give every column a name that is a text"
+        raise BertsmithError(what, f"row {number}", fix)
     return {str(name): cell for name, cell in row.items()}
 
 
