@@ -34,7 +34,7 @@ def test_it_resumes_to_the_bit_and_sees_the_tokens_of_an_eager_run(
     assert "steps: compiled (asked for)" in caplog.text
     assert "compiled again" not in caplog.text
 
-    stopped_after(0, monkeypatch, recipe, tmp_path / "run")
+    stopped_after(1, monkeypatch, recipe, tmp_path / "run")
     resumed = pretrain(recipe, corpus(), tmp_path / "run", resume=True)
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
