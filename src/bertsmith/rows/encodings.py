@@ -29,6 +29,11 @@ def encoding_of(head: bytes) -> str:
     return next((encoding for encoding, mark in _MARKS.items() if head.startswith(mark)), "")
 
 
+def unmarked(head: bytes, most: int) -> bytes:
+    """The first `most` bytes without a byte order mark of UTF-8. head: what they are taken from, with room for one."""
+    return head.removeprefix(UTF8_MARK)[:most]
+
+
 def unmarked_encoding(head: bytes) -> str:
     """UTF-16 or UTF-32 without a byte order mark, or "" for anything else: by the zero bytes of the letters, separators
     and line ends that any table or JSON has, in UTF-16 at least one in eight characters."""

@@ -14,7 +14,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_errors
 from bertsmith.base.log import size
 from bertsmith.rows.compressed import damage_of, open_bytes
-from bertsmith.rows.encodings import UTF8_MARK, TranscodedFile
+from bertsmith.rows.encodings import UTF8_MARK, TranscodedFile, unmarked
 
 # A longer line is cut off here: one line must fit into a worker's memory several times over.
 LONGEST_LINE = 32 << 20
@@ -94,7 +94,7 @@ def open_text(path: str, codec: str, encoding: str) -> IO[bytes]:
 def head_of(path: str | Path, codec: str, encoding: str, most: int) -> bytes:
     """The first `most` bytes in UTF-8, decompressed, without a byte order mark. Raises BertsmithError."""
     with read_errors(path), open_text(str(path), codec, encoding) as file:
-        return file.read(most).removeprefix(UTF8_MARK)
+        return unmarked(file.read(most + len(UTF8_MARK)), most)
 
 
 class Lines:

@@ -17,7 +17,7 @@ from bertsmith.corpus.sources.formats import WIKI_FIELDS
 from bertsmith.corpus.sources.row_documents import check_parquet
 from bertsmith.rows import parquet
 from bertsmith.rows.compressed import damage_of, open_bytes, packing, peek, suffix_within
-from bertsmith.rows.encodings import UTF8_MARK, check_marked, encoding_of
+from bertsmith.rows.encodings import UTF8_MARK, check_marked, encoding_of, unmarked
 from bertsmith.rows.lines import LONGEST_LINE, head_of
 from bertsmith.rows.tables import QUOTE, cells_of, named_separator
 
@@ -71,11 +71,12 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
 
     Raises BertsmithError when it cannot be opened, for a wrong name of the text field, and where a library is missing.
     """
-    head = peek(path, "", _HEAD)
-    codec = packing(head)
-    encoding = encoding_of(peek(path, codec, 4) if codec else head)
+    raw = peek(path, "", _HEAD + len(UTF8_MARK))
+    if codec := packing(raw):
+        raw = peek(path, codec, _HEAD + len(UTF8_MARK))
+    encoding = encoding_of(raw)
     # Of a plain file, one opening is enough: there may be a million.
-    head = head_of(path, codec, encoding, _HEAD) if codec or encoding else head.removeprefix(UTF8_MARK)
+    head = head_of(path, codec, encoding, _HEAD) if encoding else unmarked(raw, _HEAD)
     name = suffix_within(path, codec)
     start = head.lstrip()[:200].lower()
     if not head.strip():

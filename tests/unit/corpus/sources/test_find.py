@@ -119,6 +119,13 @@ def test_carriage_returns_of_a_table_that_end_no_row_are_no_reason_to_refuse_it(
     assert [document.text for document in read_documents(part, OPTIONS, Account())] == ["one", "two"]
 
 
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("name", ["rows", "rows.gz"])
+def test_a_table_is_told_by_a_part_of_it_that_may_end_within_a_row(tmp_path: Path, name: str, mark: bytes) -> None:
+    content = mark + b"text,id\n" + b"a text that is long enough to be cut off,17\n" * 5_000
+    assert kind_of(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content) == "csv"
+
+
 def test_kinds_are_told_by_content(tmp_path: Path) -> None:
     row = {"id": "1", "url": "u", "title": "T", "text": "T\n\nx"}
     assert kind_of(tmp_path / "any.name", PLAIN.encode()) == "file"
