@@ -27,6 +27,7 @@ _TABLES_BY_CONTENT = ",\t;|"
 _JSON_NAMES = (".json", ".jsonl", ".ndjson")
 _ARCHIVES = (b"PK\x03\x04", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07")
 _LINE_END = re.compile(rb"[\r\n]")
+_LOST_AT_MOST = 64
 _ROWS_AT_LEAST = 3
 _ROWS_LOOKED_AT = 20
 READABLE = (
@@ -87,6 +88,8 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
         return _parquet_form(path, codec, options)
     if head.startswith(_ARCHIVES) or head[257:262] == b"ustar":
         return Unread("an archive or office document (unpack it, or give its plain text)")
+    if encoding and (b"\x00" in head or _is_binary(raw, encoding)):
+        return Unread("not text")
     if b"\x00" in head:
         return _not_text(head, path)
     # A dump, or the pages of one that was cut up.
@@ -118,6 +121,13 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
 
 def _damaged(reason: str) -> Unread:
     return Unread(reason, damaged=True, fix="copy or write it again")
+
+
+def _is_binary(raw: bytes, encoding: str) -> bool:
+    """Whether so much of what follows a byte order mark is no text that the bytes of the mark are there by chance: of
+    random bytes one in 32 would be replaced."""
+    lost = len(raw) - len(raw.decode(encoding, "ignore").encode(encoding))
+    return lost > max(_LOST_AT_MOST, len(raw) // 100)
 
 
 def _not_text(head: bytes, path: Path) -> Unread:
@@ -159,7 +169,7 @@ def _json_kind(path: Path, head: bytes, name: str, options: ReadOptions) -> str 
     """By the first row; where that is no object, by the next rows: reading will drop and count it."""
     rows = _objects(head)
     if not rows:
-        if name == ".jsonl" and b"\n" not in head and len(head) > _HEAD:
+        if name in (".jsonl", ".ndjson") and b"\n" not in head and len(head) > _HEAD:
             return "jsonl"
         return _NOT_A_ROW_A_LINE if name in _JSON_NAMES else options.documents
     if rows[0].keys() >= WIKI_FIELDS and options.text_field == "text":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,8 @@ def test_kinds_are_told_by_content(tmp_path: Path) -> None:
     for name, first in (("null", b"null"), ("text", b'"x"'), ("cut", b'x"}'), ("long", b'{"text": "' + b"x" * 70_000)):
         content = first + b'\n{"text": "x"}\n'
         assert kind_of(tmp_path / f"{name}.jsonl", content) == "jsonl", "what is no object is counted when it is read"
+    for name in ("jsonl", "ndjson"):
+        assert kind_of(tmp_path / f"line.{name}", b'{"text": "' + b"x" * 70_000) == "jsonl", "and a line too long"
     assert kind_of(tmp_path / "odd.txt", b"{curly} begins this text\n") == "file"
     assert kind_of(tmp_path / "odder.txt", b"[{braces} in brackets] begin this text\n") == "file"
     packed = recognise(_packed(tmp_path / "c.jsonl.gz", b'{"text": "x"}\n'), OPTIONS)
@@ -156,6 +159,8 @@ def _packed(path: Path, content: bytes) -> Path:
         ("a.txt", PLAIN.encode("utf-16-le"), "looks like UTF-16LE without a byte order mark"),
         ("a.jsonl", '{"text": "é"}\n'.encode("utf-32-be"), "looks like UTF-32BE without a byte order mark"),
         ("a.png", b"\x89PNG\x00\x00", "not text"),
+        ("a.bin", b"\xff\xfe" + random.Random(0).randbytes(50_000).replace(b"\0", b"\1"), "not text"),
+        ("a.bin", b"\xff\xfe\0\0" + random.Random(0).randbytes(50_000).replace(b"\0", b"\1"), "not text"),
         ("a.tar.gz", gzip.compress(b"a.txt".ljust(257, b"\0") + b"ustar\0" + b"0" * 249, mtime=0), "an archive"),
         ("a.docx", b"PK\x03\x04\x14\x00\x06\x00", "office document"),
         ("a.rtf", rb"{\rtf1\ansi A text.}", "markup"),
