@@ -88,7 +88,7 @@ def test_a_corpus_is_no_text(source: Path, tmp_path: Path) -> None:
     for _ in range(2):  # the second time this corpus too lies among what the glob finds
         corpus = prepare(f"{tmp_path}/texts/**/*.txt", tmp_path / "texts" / "globbed", options=options())
         assert corpus.counts["read"]["documents"] == 1
-        assert corpus.counts["changed"]["files of a prepared corpus, skipped"]["examples"] == ["vocab.txt"]
+        assert corpus.counts["changed"]["files and folders in a prepared corpus, skipped"]["examples"] == ["vocab.txt"]
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -138,13 +140,8 @@ def _paths(source: str, passed: Tally, own: Path | None) -> Iterator[tuple[Path,
             raise BertsmithError("this is a pipe or a device, and a source is read more than once", source, fix)
         yield path, path.name
     elif glob.has_magic(source):
-        real_own = own and os.path.realpath(own)
-        for match in map(Path, sorted(glob.glob(source, recursive=True))):
-            if real_own and Path(os.path.realpath(match)).is_relative_to(real_own):
-                continue
-            if any(map(_is_corpus, match.parents)):
-                passed.note("files of a prepared corpus, skipped", example=match.name)
-            elif match.is_dir():
+        for match in _matches(source, passed, own):
+            if match.is_dir():
                 yield from _paths(str(match), passed, own)
             elif match.is_file():
                 yield match, match.name
@@ -152,6 +149,24 @@ def _paths(source: str, passed: Tally, own: Path | None) -> Iterator[tuple[Path,
                 passed.note(_SPECIAL, example=match.name)
     else:
         raise files.nothing_at(path, "there is nothing at this path")
+
+
+def _matches(source: str, passed: Tally, own: Path | None) -> Iterator[Path]:
+    """What a glob matches in sorted order, but for what lies in a corpus or in `own`, as `_walk` leaves them out of the
+    folder that the pattern begins with."""
+    named = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), Path(source).parts))
+    real_own = own and Path(os.path.realpath(own))
+    if real_own and Path(os.path.realpath(named)).is_relative_to(real_own):
+        real_own = None
+    is_corpus = cache(_is_corpus)  # there may be many files in a folder
+    for match in map(Path, sorted(glob.glob(source, recursive=True))):
+        if real_own and Path(os.path.realpath(match)).is_relative_to(real_own):
+            continue
+        below = len(match.parts) - len(named.parts)
+        if any(map(is_corpus, match.parents[:below])):
+            passed.note("files and folders in a prepared corpus, skipped", example=match.name)
+        else:
+            yield match
 
 
 def _walk(folder: Path, passed: Tally, own: Path | None) -> Iterator[Path]:

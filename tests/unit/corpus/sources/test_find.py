@@ -243,6 +243,27 @@ def test_globs_and_the_documentation_of_python(tmp_path: Path, monkeypatch: pyte
     assert keep([PYTHON_DOCS], tmp_path / "work", "body")[0] == {}, "a file of that name comes first"
 
 
+@pytest.mark.parametrize("own", [None, "corpus", "corpus/texts/out"])
+def test_a_glob_leaves_out_what_a_folder_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str | None) -> None:
+    """Of texts in the folder of a corpus, too, which are read where their own folder is named."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("corpus/corpus.json", "corpus/tokenizer/tokenizer.json"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("{}")
+    Path("corpus/texts/out").mkdir(parents=True)
+    for name in ("corpus/tokenizer/vocab.txt", "corpus/texts/a.txt"):
+        Path(name).write_text(PLAIN + name)
+    for source in ("corpus/texts", "corpus/texts/*.txt", "corpus/texts/**", f"{tmp_path}/corpus/texts/*", "**/a.txt"):
+        if source == "**/a.txt":
+            monkeypatch.chdir("corpus/texts")
+        files, _ = find_files([source], OPTIONS, own=own and tmp_path / own)
+        assert [Path(file.path).name for file in files] == ["a.txt"]
+    monkeypatch.chdir(tmp_path)
+    for source in ("corpus", "corpus/**/*.txt", "**/*.txt", f"{tmp_path}/*/*/*"):
+        with pytest.raises(BertsmithError, match="holds no file to read"):
+            find_files([source], OPTIONS, own=own and tmp_path / own)
+
+
 def test_missing_and_empty_sources(tmp_path: Path) -> None:
     (tmp_path / "corpora").mkdir()
     with pytest.raises(BertsmithError, match="did you mean 'corpora'"):
