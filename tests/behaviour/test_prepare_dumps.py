@@ -50,6 +50,8 @@ PACKED = {
         for part in (HEAD, *("".join(PAGES[at : at + 20]) for at in range(0, 300, 20)), TAIL)
     ),
     "gz": gzip.compress(dump(*PAGES)),
+    "UTF-16": dump(*PAGES).decode().encode("utf-16"),
+    "UTF-16 as bz2": bz2.compress(dump(*PAGES).decode().encode("utf-16"), 1),
 }
 
 
@@ -69,7 +71,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, byt
     return made(tmp_path_factory.mktemp("undisturbed"), "plain")
 
 
-@pytest.mark.parametrize(("packing", "workers"), [("plain", 2), ("bz2", 2), ("multistream", 1), ("gz", 2)])
+@pytest.mark.parametrize(
+    ("packing", "workers"),
+    [("plain", 2), ("bz2", 2), ("multistream", 1), ("gz", 2), ("UTF-16", 1), ("UTF-16 as bz2", 1)],
+)
 def test_the_same_corpus_for_any_packing_and_workers(
     tmp_path: Path, undisturbed: tuple[dict[str, bytes], dict[str, Any]], packing: str, workers: int
 ) -> None:
