@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,7 +104,7 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
     if head.startswith(b"<doc ") and b" id=" in head.partition(b">")[0]:
         return Form("wikiextractor", codec, encoding)
     if start.startswith(b"{") or name in _JSON_NAMES:
-        if not _objects(head):
+        if not any(_objects(head)):
             head = head_of(path, codec, encoding, LONGEST_LINE)
         kind, cells = _json_kind(path, head.lstrip(), name, options), ""
     else:
@@ -168,24 +170,25 @@ def _parquet_form(path: Path, codec: str, options: ReadOptions) -> Form | Unread
 def _json_kind(path: Path, head: bytes, name: str, options: ReadOptions) -> str | Unread:
     """By the first row; where that is no object, by the next rows: reading will drop and count it."""
     rows = _objects(head)
-    if not rows:
+    first = next(rows, None)
+    if first is None:
         if name in (".jsonl", ".ndjson") and b"\n" not in head and len(head) > _HEAD:
             return "jsonl"
         return _NOT_A_ROW_A_LINE if name in _JSON_NAMES else options.documents
-    if rows[0].keys() >= WIKI_FIELDS and options.text_field == "text":
+    if first.keys() >= WIKI_FIELDS and options.text_field == "text":
         return "wikiextractor-json"
-    if not any(options.text_field in row for row in rows):
-        raise no_such_field(options.text_field, list(rows[0]), f"{path}, first rows")
+    if not any(options.text_field in row for row in itertools.chain([first], rows)):
+        raise no_such_field(options.text_field, list(first), f"{path}, first rows")
     return "jsonl"
 
 
-def _objects(head: bytes) -> list[dict[str, Any]]:
-    """Those among the first rows, but for empty ones."""
-    rows = []
+def _objects(head: bytes) -> Iterator[dict[str, Any]]:
+    """Those among the first rows, but for empty ones; the first tells most files."""
     for line in head.splitlines()[:_ROWS_LOOKED_AT]:
         with suppress(ValueError, RecursionError):
-            rows.append(json.loads(line))
-    return [row for row in rows if row and isinstance(row, dict)]
+            row = json.loads(line)
+            if row and isinstance(row, dict):
+                yield row
 
 
 def _table_cells(path: Path, head: bytes, name: str, options: ReadOptions) -> str:
