@@ -51,7 +51,7 @@ class DownloadOptions(TypeChecked):
         if self.shape and (layers not in map(str, _LAYERS) or width not in map(str, _WIDTHS)):
             fix = f"use LAYERSxWIDTH, of {', '.join(map(str, _LAYERS))} layers and {', '.join(map(str, _WIDTHS))}"
             raise BertsmithError(f"shape is '{self.shape}'", "download", fix)
-        if self.url is not None and not re.match(r"https?://[^/]", self.url):
+        if self.url is not None and not re.match(r"https?://[^/?#]", self.url):
             raise BertsmithError(
                 f"url is '{self.url}'", "download", "use an address that begins with https:// or http://"
             )

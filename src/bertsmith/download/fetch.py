@@ -259,8 +259,8 @@ def _open(url: str, headers: dict[str, str], patience: Patience) -> http.client.
     ):
         opener.add_handler(handler())
     ours = {"User-Agent": f"bertsmith/{__version__}", "Accept-Encoding": "identity"}
-    request = urllib.request.Request(url, headers=ours | headers)
     try:
+        request = urllib.request.Request(url, headers=ours | headers)
         response: http.client.HTTPResponse = opener.open(request, timeout=patience.timeout_seconds)
     except urllib.error.HTTPError as error:
         if error.code in _TRY_AGAIN:

@@ -226,6 +226,7 @@ def test_the_list_tells_size_checks_and_licence(capsys):
         (["wikipedia", "--date", "yesterday"], "date is 'yesterday'", "YYYYMMDD"),
         (["squad1", "--url", "file:///x"], "url is 'file:///x'", "https://"),
         (["squad1", "--url", "https://"], "url is 'https://'", "https://"),
+        (["squad1", "--url", "https://?x"], "url is 'https://?x'", "https://"),
         (["gutenberg"], "needs the numbers", "--books 84 1342"),
         (["squad1", "--language", "de"], "--language does not apply to squad1", "omit it"),
         (["gutenberg", "--books", "84", "--date", "20260901"], "--date does not apply to gutenberg", "omit it"),

@@ -154,7 +154,7 @@ def test_a_busy_server_is_asked_again_and_a_missing_file_is_not(server, tmp_path
     assert names(tmp_path) == {"f"}
 
 
-@pytest.mark.parametrize("address", ["mirror.example/wörter", "exa mple/f", "mirror.example:port/f"])
+@pytest.mark.parametrize("address", ["mirror.example/wörter", "exa mple/f", "mirror.example:port/f", "[::1/f"])
 def test_an_address_that_none_can_have_is_said_and_not_asked_again(tmp_path, address):
     with pytest.raises(BertsmithError, match="this address cannot be used") as raised:
         fetch(Remote(f"http://{address}"), tmp_path / "f", QUICK)
