@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from bertsmith.base.log import say
 from bertsmith.bench.child import Answer, Answering, serve
-from bertsmith.bench.process import Child, SideFailed
+from bertsmith.bench.process import Child, SideFailed, environment_of
 
 Work = Callable[[], dict[str, Any]]
 """What a side does once it has loaded what it needs; its result is what JSON can hold."""
@@ -50,11 +50,15 @@ class Measured:
     failed: str = ""
 
 
-def measure(spec: CaseSpec) -> Measured:
-    """Runs the case and waits for it. Raises SideFailed if it cannot run here, and BertsmithError if it ended."""
+def measure(spec: CaseSpec, ours: bool = True) -> Measured:
+    """Runs the case and waits for it. ours: as of `environment_of`.
+
+    Raises SideFailed if it cannot run here, and BertsmithError if it ended.
+    """
     spec.out.mkdir(parents=True)
     # The peers' caches lie in the folder that is counted.
-    environment = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_DATASETS_CACHE": f"{spec.out}/cache"}
+    one_thread = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {**one_thread, "HF_DATASETS_CACHE": f"{spec.out}/cache", **environment_of(ours)}
     began = time.monotonic()
     folder = spec.out.with_name(f"{spec.out.name}-process")
     with Child(spec.module, asdict(spec), folder, environment) as child, _Memory(child.pid) as memory:
@@ -68,7 +72,7 @@ def measure(spec: CaseSpec) -> Measured:
 def measure_peer(spec: CaseSpec) -> Measured:
     """As `measure`, but what cannot run here is a row that says so."""
     try:
-        return measure(spec)
+        return measure(spec, ours=False)
     except SideFailed as why:
         say(f"  {spec.side}: {why.what}")
         return Measured(failed=why.what)

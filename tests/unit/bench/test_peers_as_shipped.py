@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from bertsmith.bench.finetune import side as finetune
 from bertsmith.bench.finetune.rows import TASKS, Prepared
+from bertsmith.bench.measure import CaseSpec, measure, measure_peer
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.predict import side as predict
 from bertsmith.bench.process import Child, environment_of
@@ -26,6 +28,12 @@ from bertsmith.bench.step import race as step
 from bertsmith.bench.step.side import TRANSFORMERS, StepSide
 
 SET = {"MKL_CBWR": "AUTO,STRICT", "GOMP_SPINCOUNT": "10000"}
+
+
+def of_prepare_and_batches(who: str, folder: Path) -> None:
+    spec = CaseSpec("", who, folder, folder / "out", folder, {})
+    with suppress(AttributeError):  # nothing was started
+        (measure if who == "ours" else measure_peer)(spec)
 
 
 def of_step(who: str, folder: Path) -> Child:
@@ -48,9 +56,9 @@ def of_serve(who: str, folder: Path) -> Child:
     return bench._server(Server(who if who == "ours" else FASTAPI, "fp32"), [], Address(1, "/"))
 
 
-@pytest.mark.parametrize("start", [of_step, of_finetune, of_predict, of_serve])
+@pytest.mark.parametrize("start", [of_prepare_and_batches, of_step, of_finetune, of_predict, of_serve])
 def test_a_peer_has_nothing_of_what_the_command_line_sets(
-    start: Callable[[str, Path], Child], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Callable[[str, Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[dict[str, Any]] = []
     monkeypatch.setattr(Child, "_start", lambda self: started.append(self._environment))
