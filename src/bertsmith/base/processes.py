@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from bertsmith.base.errors import BertsmithError
+
 _MAIN_MODULE = threading.Lock()
 # A worker is one core: the libraries under it start no threads of their own.
 _ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -76,6 +78,15 @@ def without_main_module() -> Iterator[None]:
             yield
         finally:
             sys.modules["__main__"] = main
+
+
+@contextmanager
+def start_errors(what: str, where: str, fix: str) -> Iterator[None]:
+    """Turns what keeps this process from starting another one into a BertsmithError. what: is to be started."""
+    try:
+        yield
+    except (OSError, AssertionError) as error:  # AssertionError: a daemonic process may not have children
+        raise BertsmithError(f"{what} could not be started ({error})", where, fix) from error
 
 
 def start_worker() -> None:

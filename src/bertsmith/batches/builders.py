@@ -16,12 +16,14 @@ from multiprocessing.connection import Connection
 from typing import Protocol
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.processes import without_main_module
+from bertsmith.base.processes import start_errors, without_main_module
 from bertsmith.base.stopping import leave_stopping_to_parent
 from bertsmith.batches.steps import Step, StepBuilder
 
 # How long a process in the middle of a step has to finish it.
 _LEAVE_SECONDS = 5.0
+_PROCESS = "a process that builds batches"
+_FIX = "memory may have run out: use fewer workers, or 0 for a thread of the main process"
 
 
 class Builders(Protocol):
@@ -55,7 +57,7 @@ class BuilderProcesses:
 
     def __init__(self, builder: StepBuilder, processes: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self._builder, self._workers = builder, processes
+        self._builder, self._where = builder, f"workers = {processes}"
         # It waits for indices, so that who submits a step never does.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._pipes: list[Connection] = []
@@ -66,11 +68,11 @@ class BuilderProcesses:
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(builder, theirs), daemon=True)
             try:
-                with without_main_module():
+                with start_errors(_PROCESS, self._where, _FIX), without_main_module():
                     process.start()
-            except OSError as error:
+            except BertsmithError:
                 self.close()
-                raise self._failed(f"could not be started ({error})") from error
+                raise
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
@@ -87,22 +89,21 @@ class BuilderProcesses:
         try:
             pipe.send(number)
         except OSError as error:
-            raise self._failed("was killed") from error
+            raise self._killed() from error
 
     def _receive(self, pipe: Connection, sent: Future[None]) -> Step:
         sent.result()
         try:
             answer = pipe.recv()
         except (EOFError, OSError) as error:
-            raise self._failed("was killed") from error
+            raise self._killed() from error
         if isinstance(answer, Step):
             return answer
         raised, trace = answer
         raise raised from FailedInProcess(trace)
 
-    def _failed(self, how: str) -> BertsmithError:
-        fix = "memory may have run out: use fewer workers, or 0 for a thread of the main process"
-        return BertsmithError(f"a process that builds batches {how}", f"workers = {self._workers}", fix)
+    def _killed(self) -> BertsmithError:
+        return BertsmithError(f"{_PROCESS} was killed", self._where, _FIX)
 
     def close(self) -> None:
         atexit.unregister(self.close)

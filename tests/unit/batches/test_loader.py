@@ -185,6 +185,12 @@ def test_processes_that_cannot_be_started_are_said_and_the_others_end(monkeypatc
     assert multiprocessing.active_children() == []
 
 
+def test_a_daemonic_process_is_told_that_it_may_start_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(multiprocessing.current_process())["_config"], "daemon", True)
+    with loader(workers=2) as steps, pytest.raises(BertsmithError, match=r"could not be started .*children"):
+        next(iter(steps))
+
+
 def test_a_beginning_epoch_is_told_with_its_account(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="bertsmith")
     with loader(steps=(0, 2)) as steps:

@@ -12,7 +12,7 @@ import pytest
 from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.parts.folder import PartsFolder
 from bertsmith.inference.parts.part import PartWork
-from bertsmith.inference.parts.workers import _Log, _serve
+from bertsmith.inference.parts.workers import _Log, _serve, processes
 from bertsmith.tasks.reading.records import Columns
 
 
@@ -43,3 +43,15 @@ def test_a_worker_that_nobody_hears_any_more_ends_without_an_error(
         return Work()
 
     _serve(theirs, load, "cpu", PartsFolder(tmp_path / "out.jsonl"), "stop", _Log(0, logging.INFO))
+
+
+def test_a_worker_that_cannot_be_started_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", refused)
+    with (
+        pytest.raises(BertsmithError, match=r"worker 1 of 2 could not be started .*unavailable"),
+        processes(lambda device: Work(), ["cpu", "cpu"], PartsFolder(tmp_path / "out.jsonl"), "stop"),
+    ):
+        pass

@@ -16,7 +16,13 @@ from contextlib import AbstractContextManager, suppress
 from types import FrameType
 from typing import Any
 
-from bertsmith.base.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_RANK_LOST, EXIT_STOPPED_AFTER_SAVING
+from bertsmith.base.errors import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_RANK_LOST,
+    EXIT_STOPPED_AFTER_SAVING,
+    BertsmithError,
+)
 from bertsmith.base.ranks.places import LAUNCHER
 from bertsmith.base.ranks.store import STOPPED, VERDICT, serve, this_host
 from bertsmith.base.ranks.verdict import Verdict
@@ -79,7 +85,11 @@ class _Launcher:
         """Starts the processes, each the leader of a group of its own: a Ctrl-C reaches them through us alone."""
         for number in range(ranks):
             own = {"RANK": str(number), "LOCAL_RANK": str(number)}
-            self._ranks.append(subprocess.Popen(command, env={**environment, **own}, start_new_session=True))
+            try:
+                self._ranks.append(subprocess.Popen(command, env={**environment, **own}, start_new_session=True))
+            except OSError as error:
+                what = f"rank {number} of {ranks} could not be started ({error})"
+                raise BertsmithError(what, "ranks", "start fewer of them") from error
         if self._stop is not None:  # it came before they were there
             self._pass_on(self._stop, None)
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import warn
-from bertsmith.base.processes import default_workers, one_thread, start_worker, without_main_module
+from bertsmith.base.processes import default_workers, one_thread, start_errors, start_worker, without_main_module
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -82,7 +82,7 @@ class LocalEngine:
     def run(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], finished: Finished | None = None
     ) -> list[Result]:
-        """See Engine. Raises BertsmithError when workers that do a part alone are killed twice."""
+        """See Engine. Raises BertsmithError when workers cannot be started, or do a part alone and are killed twice."""
         report = finished or (lambda number, result: None)
         results: dict[int, Result] = {}
         if self.workers == 1 or len(tasks) == 1:
@@ -145,7 +145,8 @@ class LocalEngine:
         )
 
     def _submit(self, function: Callable[[Task], Result], task: Task) -> Future[Result]:
-        with without_main_module(), one_thread():
+        fix = "use fewer workers; finished parts are kept"
+        with start_errors("a worker process", f"workers = {self.workers}", fix), without_main_module(), one_thread():
             if self._pool is None:
                 context = multiprocessing.get_context("spawn")
                 self._pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=start_worker)

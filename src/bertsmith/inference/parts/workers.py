@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from bertsmith.base import log
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.processes import one_thread, start_worker, without_main_module
+from bertsmith.base.processes import one_thread, start_errors, start_worker, without_main_module
 from bertsmith.base.stopping import leave_stopping_to_parent
 from bertsmith.inference.parts.folder import PartsFolder
 from bertsmith.inference.parts.part import Account, OnError, Part, PartWork, answer
@@ -119,18 +119,19 @@ Workers = Here | Processes
 @contextmanager
 def processes(load: Load, devices: list[str], folder: PartsFolder, on_error: OnError) -> Iterator[Processes]:
     """Starts a process for each device, and ends them all at the end. Raises BertsmithError where a model cannot be
-    loaded, and for a process that dies, by its name."""
+    loaded, and for a process that cannot be started or dies, by its name."""
     context = multiprocessing.get_context("spawn")
     workers: list[_Worker] = []
     try:
         for number, device in enumerate(devices):
             ours, theirs = context.Pipe()
             args = (theirs, load, device, folder, on_error, _Log(number, log.logger.level))
-            with without_main_module(), one_thread():
+            name = f"worker {number + 1} of {len(devices)}"
+            with start_errors(name, "workers", "use fewer of them"), without_main_module(), one_thread():
                 process = context.Process(target=_serve, args=args, daemon=True)
                 process.start()
             theirs.close()
-            workers.append(_Worker(f"worker {number + 1} of {len(devices)}", process, ours))
+            workers.append(_Worker(name, process, ours))
         said = [_received(worker) for worker in workers]
         for each in said:
             if isinstance(each, BaseException):

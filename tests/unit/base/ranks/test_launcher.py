@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.ranks.launcher import launch
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
@@ -44,6 +47,21 @@ def test_the_user_s_number_of_threads_stays(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("status", [1, 2, 75])
 def test_the_status_is_that_of_the_rank_that_fails_first(status: int) -> None:
     assert ran(f"sys.exit({status}) if rank == '1' else time.sleep(600)", timeout=2) == status
+
+
+def test_a_rank_that_cannot_be_started_is_named_and_the_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = subprocess.Popen, []
+
+    def starting(*command: Any, **more: Any) -> Any:
+        if started:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        started.append(start(*command, **more))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", starting)
+    with pytest.raises(BertsmithError, match=r"rank 1 of 2 could not be started .*unavailable"):
+        ran("time.sleep(600)")
+    assert started[0].poll() is not None
 
 
 def test_a_rank_that_is_killed_is_named(capfd: pytest.CaptureFixture[str]) -> None:

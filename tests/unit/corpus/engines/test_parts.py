@@ -231,3 +231,13 @@ def test_errors_of_parts_and_killed_workers(tmp_path: Path) -> None:
         assert len(pids) == 5
         with pytest.raises(BertsmithError, match="killed 2 times"):
             engine.run(_die, range(4))
+
+
+def test_workers_that_cannot_be_started_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", refused)
+    with LocalEngine(2) as engine, pytest.raises(BertsmithError, match=r"could not be started .*unavailable") as caught:
+        engine.run(_square, range(4))
+    assert caught.value.where == "workers = 2"
