@@ -134,8 +134,8 @@ def summed(
     device: torch.device,
     between: Callable[[], None],
 ) -> list[float]:
-    """So many `figures` of each batch, added up over all ranks: each runs the model, in evaluation mode, over its share
-    of the batches. between: as of `Objective.evaluate`."""
+    """The sums over all batches of the `count` numbers that `figures` finds by running the model, in evaluation mode,
+    on one. Each rank takes its share of them. between: as of `Objective.evaluate`."""
     sums = torch.zeros(count, device=device, dtype=torch.float64)
     training = model.training
     model.eval()
