@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.finetuning import side_by_side
 from bertsmith.tasks.finetuning.folds import FoldScores
 from bertsmith.tasks.kinds.classify import Classify
 from bertsmith.tasks.reading.records import Columns
@@ -186,6 +188,28 @@ def test_a_first_row_that_is_none_is_named_and_left_out_where_asked(model: Path,
     skipping = replace(settings, skip_bad_rows=str(tmp_path / "bad.jsonl"))
     found = bertsmith.finetune(task, model, [None, *TRAIN], DEV, None, settings=skipping)  # type: ignore[list-item]
     assert found.rows["train"] == len(TRAIN)
+
+
+def test_what_a_user_puts_beside_the_checkpoints_of_a_training_stays(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave, mine = side_by_side._leave_if_stopped, tmp_path / "run" / "trials" / "seed-42"
+
+    def putting(run: Run, *given: Any) -> None:
+        for name in ("best-so-far", "step-copied", "copied"):
+            shutil.copytree(min(mine.glob("step-*")), mine / name)
+        (mine / "notes.txt").write_text("mine", encoding="utf-8")
+        (mine / "link").symlink_to(model)
+        (mine / ".step-00000002.1-ab.part").mkdir()
+        leave(run, *given)
+
+    monkeypatch.setattr(side_by_side, "_leave_if_stopped", putting)
+    settings = replace(QUICK, epochs=1, seeds=2, side_by_side=True)
+    bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=settings)
+    assert [each.name for each in mine.parent.iterdir()] == ["seed-42"]
+    assert {each.name for each in mine.iterdir()} == {"best-so-far", "step-copied", "copied", "notes.txt", "link"}
+    assert (model / "config.json").exists()
+    assert (mine / "copied" / "position.json").exists()
 
 
 def test_a_refused_folder_is_left_as_it_was(model: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ Their records and best weights then become the run's, as if all had come one aft
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -32,7 +31,9 @@ from bertsmith.training.records.meters import METRICS_FILE, MetricsFile, read_me
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run import start_device
 from bertsmith.training.run_folder import (
+    RECIPE_FILE,
     RUN_FILE,
+    STOPPED_MARK,
     TRIALS_FOLDER,
     Guard,
     Run,
@@ -44,6 +45,11 @@ from bertsmith.training.run_folder import (
 
 _SIGNALLED = "what this rank trains is saved, and the run stops when the other ranks have saved too"
 _CUT = "micro_batch_tokens"
+# What a trial's folder holds beside checkpoints, of a killed run what it left half written too.
+_OWN = (
+    *(RUN_FILE, RECIPE_FILE, METRICS_FILE, EVENTS_FILE, STOPPED_MARK, "tensorboard"),
+    *("damaged-step-*", "damaged-best-*", ".*.part", ".*.old"),
+)
 
 
 @dataclass(frozen=True)
@@ -199,16 +205,17 @@ def _tell_others(run: Run, metric: str, those: Sequence[Trial]) -> None:
 
 
 def drop_trials(run: Path, those: Sequence[Trial], keep_every: int) -> None:
-    """Removes what a finished run needs no more of its trials: all but checkpoints that are kept for good."""
+    """Removes what a finished run needs no more of its trials: all that is theirs but checkpoints that are kept for
+    good. What a user has put beside stays."""
     folders = [each for each in (trial_folder(run, trial) for trial in those) if each.is_dir()]
     for folder in folders:
         with as_details():
             drop_checkpoints(folder, keep_every)
-        for path in folder.iterdir():
+        for path in [path for own in _OWN for path in folder.glob(own)]:
             if path.is_file():
                 path.unlink()
-            elif not path.name.startswith(("step-", "best-")):
-                shutil.rmtree(path)
+            else:
+                files.remove_folder(path)
         if not any(folder.iterdir()):
             folder.rmdir()
     if folders and not any((run / TRIALS_FOLDER).iterdir()):
