@@ -171,7 +171,7 @@ def test_rows_that_come_twice_are_warned_about_and_a_stream_is_refused(
 
 def test_a_column_may_have_a_number_for_its_name_and_another_one_is_refused(model: Path) -> None:
     """Under None `csv.DictReader` has the cells that a row has too many."""
-    train, dev = ([dict(enumerate((each["text"], each["label"]))) for each in rows] for rows in (TRAIN, DEV))
+    train, dev = ([{0: each["text"], 1: each["label"], "more": 2} for each in rows] for rows in (TRAIN, DEV))
     for task in ("classify", "auto"):
         named = replace(SETTINGS, columns=Columns("0", label="1"), max_steps=1)
         assert bertsmith.finetune(task, model, train, dev, None, settings=named).rows == {"train": 96, "dev": 40}

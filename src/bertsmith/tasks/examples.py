@@ -13,7 +13,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.tasks.reading.bad_rows import BadRow, SkippedRows, check_list, pass_over, raise_at_once
-from bertsmith.tasks.reading.files import is_pipe, name_of
+from bertsmith.tasks.reading.files import is_pipe, name_of, named_rows
 from bertsmith.tasks.reading.overlap import text_key
 from bertsmith.tasks.reading.parts import Parts, hold_out, read_parts, warn_of_copies, warn_of_groups
 from bertsmith.tasks.reading.records import Columns, Record, Source, unused_columns
@@ -162,7 +162,8 @@ def _held_out_checksum(examples: Examples) -> str:
 def _checksum(source: Source) -> str:
     if isinstance(source, str | Path):
         return files.sha256(Path(source))
-    return hashlib.sha256(json.dumps(list(source), sort_keys=True, default=str).encode()).hexdigest()
+    rows = [row for _, row in named_rows(source)]  # of which all names are texts: others cannot be sorted with these
+    return hashlib.sha256(json.dumps(rows, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _show(examples: Examples, task: Task, tokenizer: Tokenizer) -> None:

@@ -16,7 +16,17 @@ from bertsmith.base.log import say
 from bertsmith.tasks.embedding.ranking import NO_TEXT
 from bertsmith.tasks.reading.labels import number_of
 from bertsmith.tasks.reading.overlap import text_key
-from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, id_of, label_of, row_of, text_of
+from bertsmith.tasks.reading.records import (
+    Columns,
+    Record,
+    Row,
+    RowReader,
+    id_of,
+    is_missing,
+    label_of,
+    row_of,
+    text_of,
+)
 from bertsmith.tasks.reading.shapes import is_number
 from bertsmith.tasks.reading.table import folded
 from bertsmith.tasks.reading.texts import SIMILARITIES
@@ -42,10 +52,10 @@ def pair_of(row: Row | str, columns: Columns, labelled: bool, where: str) -> Pai
         plain = RowReader.record(row, columns, False, where)
         return PairRecord(plain.text, plain.text_b, None, where, plain.id)
     text, second = text_of(row, columns.text), text_of(row, columns.text_b)
-    negative = text_of(row, columns.negative) if row.get(columns.negative) not in (None, "") else None
+    negative = text_of(row, columns.negative) if not is_missing(row.get(columns.negative)) else None
     if negative is not None and text_key([negative]) in (text_key([text]), text_key([second])):
         raise ValueError(f"column '{columns.negative}' holds one of the two texts that are alike")
-    score = number_of(label_of(row, columns.label)) if row.get(columns.label) not in (None, "") else None
+    score = number_of(label_of(row, columns.label)) if not is_missing(row.get(columns.label)) else None
     if score is None:
         _check_no_score(row, columns)
     return PairRecord(text, second, score, where, id_of(row, columns), negative=negative)

@@ -108,14 +108,18 @@ def named_rows(rows: Iterable[Row | str]) -> Iterator[tuple[str, Row | str]]:
 
 def _named_by_texts(row: Row | str, number: int) -> Row | str:
     """A row whose columns may have numbers for names, as those of a table of pandas without a header. Raises
-    BertsmithError for other names that are no text, such as the None under which `csv.DictReader` has cells too many.
+    BertsmithError for other names that are no text, such as the None under which `csv.DictReader` has cells too many,
+    and for a number beside the same one as a text.
     """
     if not isinstance(row, Mapping) or all(isinstance(name, str) for name in row):
         return row
     if odd := [repr(name) for name in row if not isinstance(name, str | int)]:
         what, fix = f"a column is called {odd[0]}, which is no text", "give every column a name that is a text"
         raise BertsmithError(what, f"row {number}", fix)
-    return {str(name): cell for name, cell in row.items()}
+    names = list(map(str, row))
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise doubled(twice, f"row {number}")
+    return dict(zip(names, row.values(), strict=True))
 
 
 def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Row]]:

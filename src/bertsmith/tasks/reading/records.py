@@ -244,8 +244,9 @@ def id_of(row: Row, columns: Columns) -> str | None:
 
 
 def is_missing(cell: Any) -> bool:
-    """Whether a cell has nothing in it: in a table of pandas that is NaN, whatever the column holds."""
-    return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
+    """Whether a cell has nothing in it: in a table of pandas that is NaN, NA or NaT, which are not all comparable."""
+    missing = cell is None or type(cell).__name__ in ("NAType", "NaTType")
+    return missing or (math.isnan(cell) if isinstance(cell, float) else isinstance(cell, str) and not cell)
 
 
 def _has_second(row: Row, columns: Columns) -> bool:

@@ -6,12 +6,15 @@ from __future__ import annotations
 import csv
 import json
 import math
+from typing import Any
 
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.embedding.rows import PairRecord
 from bertsmith.tasks.kinds.choice import Choice
 from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.kinds.qa import Qa
 from bertsmith.tasks.kinds.tag import Tag
 from bertsmith.tasks.reading.bad_rows import raise_at_once
@@ -127,9 +130,26 @@ def test_a_text_that_is_a_list_does_not_change_what_its_column_holds():
         assert infer([{**rows[0], "text": odd}, *rows[1:]], Columns(), "rows").kind == "classify"
 
 
-def test_rows_as_tables_of_pandas_give_them():
-    """An empty cell is NaN there, and columns without names are numbered."""
-    empty = {"text_b": math.nan, "id": math.nan, "group": math.nan}
+class NAType:
+    """As that of pandas: it tells nobody what it is equal to."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    def __bool__(self) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+
+class NaTType:
+    """As that of pandas: a time that is missing."""
+
+
+@pytest.mark.parametrize("nothing", [math.nan, NAType(), NaTType()])
+def test_rows_as_tables_of_pandas_give_them(nothing: object) -> None:
+    """An empty cell is NaN or NA there, and columns without names are numbered."""
+    empty = {"text_b": math.nan, "id": math.nan, "group": nothing}
     found = read_records([{"text": "a", "label": 1, **empty}, {"text": "b", "label": 0, "id": 2.0, "group": 3}])
     assert [(each.text_b, each.id, each.group) for each in found] == [(None, None, None), (None, "2.0", "3")]
     rows = [{0: "a", 1: 1}, {0: "b", 1: 0}]
@@ -137,3 +157,10 @@ def test_rows_as_tables_of_pandas_give_them():
     with pytest.raises(BertsmithError, match="no column 'text'") as caught:
         read_records(rows)
     assert caught.value.fix.startswith("found: 0, 1;")
+    with pytest.raises(BertsmithError, match="two columns have one name, '0'") as caught:
+        read_records([*rows, {0: "a", "0": "b", 1: 0}], Columns("0", label="1"))
+    assert caught.value.where == "row 3"
+    like = {"text": "a", "text_b": "b"}
+    (found,) = read_records([{**like, "negative": nothing, "label": nothing}], reader=Embed)
+    assert isinstance(found, PairRecord)
+    assert (found.negative, found.label) == (None, None)
