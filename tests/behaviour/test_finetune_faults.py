@@ -180,6 +180,22 @@ def test_a_column_may_have_a_number_for_its_name_and_another_one_is_refused(mode
         assert caught.value.where == f"row {len(DEV) + 1}"
 
 
+@pytest.mark.parametrize("part", ["train", "dev", "test"])
+def test_rows_of_python_are_named_by_their_part(model: Path, part: str) -> None:
+    called = f"the {'training' if part == 'train' else part} rows"
+    for rows_of, what, where in (
+        ([], "no rows found", called),
+        ([{"text": "a"}], "no column", called if part == "train" else f"row 1 of {called}"),
+        ([{"text": "a"}] * 200, "no column", called if part == "train" else f"row 1 of {called}"),
+        ([*DEV, {"text": " ", "label": "praise"}], "1 of 41 rows cannot", called),
+    ):
+        given: dict[str, Any] = {"train": TRAIN, "dev": DEV, part: rows_of}
+        with pytest.raises(BertsmithError, match=what) as caught:
+            bertsmith.finetune("classify", model, **given, settings=SETTINGS)
+        assert caught.value.where == where
+        assert "file" not in caught.value.fix
+
+
 @pytest.mark.parametrize("task", ["classify", "auto"])
 def test_a_first_row_that_is_none_is_named_and_left_out_where_asked(model: Path, tmp_path: Path, task: str) -> None:
     settings = replace(SETTINGS, seeds=1, max_steps=1)

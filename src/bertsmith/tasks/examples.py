@@ -15,7 +15,7 @@ from bertsmith.base.log import say, warn
 from bertsmith.tasks.reading.bad_rows import BadRow, SkippedRows, check_list, pass_over, raise_at_once
 from bertsmith.tasks.reading.files import is_pipe, name_of, named_rows
 from bertsmith.tasks.reading.overlap import text_key
-from bertsmith.tasks.reading.parts import Parts, hold_out, read_parts, warn_of_copies, warn_of_groups
+from bertsmith.tasks.reading.parts import Parts, hold_out, name_of_part, read_parts, warn_of_copies, warn_of_groups
 from bertsmith.tasks.reading.records import Columns, Record, Source, unused_columns
 from bertsmith.tasks.sequences import Sequences, empty_in_words
 from bertsmith.tasks.settings import FinetuneSettings
@@ -92,8 +92,8 @@ def read_records(kind: type[Task], sources: Mapping[str, Source], settings: Fine
     for part, source in sources.items():
         unused = unused_columns(source, settings.columns, kind, raise_at_once if skipped is None else pass_over)
         if unused and unused != told:
-            name = source if isinstance(source, str | Path) else f"the {'training' if part == 'train' else part} rows"
-            say(f"columns of {name} that are not used: {', '.join(each or 'one without a name' for each in unused)}")
+            names = ", ".join(each or "one without a name" for each in unused)
+            say(f"columns of {name_of_part(source, part)} that are not used: {names}")
         told = told or unused
     if "dev" not in sources and settings.dev_share is not None:
         records = hold_out(records, settings.columns, kind, settings.dev_share, settings.seed)

@@ -31,10 +31,16 @@ def read_parts(
             what = (
                 f"the {part} rows have no column of the training rows; their first line is: {' | '.join(names)[:200]}"
             )
-            raise BertsmithError(what, _name(source, part), f"begin it with the names: {', '.join(first)}")
-    parts = {part: read_records(source, columns, True, reader, skipped) for part, source in sources.items()}
+            raise BertsmithError(what, name_of_part(source, part), f"begin it with the names: {', '.join(first)}")
+    parts = {
+        part: read_records(source, columns, True, reader, skipped, name_of_part(source, part))
+        for part, source in sources.items()
+    }
     pairs = are_pairs(parts["train"])
-    return {part: with_as_many_texts(rows, pairs, skipped, _name(sources[part], part)) for part, rows in parts.items()}
+    return {
+        part: with_as_many_texts(rows, pairs, skipped, name_of_part(sources[part], part))
+        for part, rows in parts.items()
+    }
 
 
 def _names(source: Source, columns: Columns, skipped: SkippedRows | None) -> list[str]:
@@ -44,8 +50,10 @@ def _names(source: Source, columns: Columns, skipped: SkippedRows | None) -> lis
     return list(row) if isinstance(row, Mapping) else []
 
 
-def _name(source: Source, part: str) -> str:
-    return str(source) if isinstance(source, str | Path) else f"the {part} rows"
+def name_of_part(source: Source, part: str) -> str:
+    """What the rows of a part are called in messages."""
+    rows = f"the {'training' if part == 'train' else part} rows"
+    return str(source) if isinstance(source, str | Path) else rows
 
 
 def hold_out(parts: Parts, columns: Columns, reader: type[RowReader], share: float, seed: int) -> Parts:

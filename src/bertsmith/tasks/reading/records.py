@@ -164,18 +164,23 @@ def read_records(
     labelled: bool = True,
     reader: type[RowReader] = RowReader,
     skipped: SkippedRows | None = None,
+    name: str = "",
 ) -> list[Record]:
     """All records of a file (`files.rows_of`) or of a list of rows.
 
     labelled: a label is wanted in every row; otherwise it is None. skipped: is given the rows that cannot be used;
-    without it every row counts. Raises BertsmithError that names the bad rows by file and line, a missing column
-    together with those that were found, and an empty source.
+    without it every row counts. name: what rows of Python are called, such as "the dev rows". Raises BertsmithError
+    that names the bad rows by file and line, a missing column together with those that were found, and an empty source.
     """
-    columns = columns or Columns()
+    columns, is_file = columns or Columns(), isinstance(source, str | Path)
     bad: list[BadRow] = []
     records: list[Record] = []
     lacking: list[NoColumn] = []
     some_are_whole = False
+
+    def refused() -> NoColumn:
+        first = lacking[0]
+        return first if is_file or not name else NoColumn(first.what, f"{first.where} of {name}", first.fix)
 
     def add(where: str, row: Row | str, lacks: NoColumn | None = None) -> None:
         try:
@@ -190,7 +195,7 @@ def read_records(
         if isinstance(error, NoColumn):
             lacking.append(error)
             if not some_are_whole and len(lacking) == _ROWS_THAT_TELL:
-                raise lacking[0]
+                raise refused()
             add(error.where, row, error)  # not every part is one that every row must have
         elif skipped is None:
             raise error
@@ -201,15 +206,16 @@ def read_records(
         some_are_whole = True
         add(where, row)
     if lacking and not some_are_whole:
-        raise lacking[0]
-    name = name_of(source) if isinstance(source, str | Path) else "the rows"
+        raise refused()
+    name = name_of(source) if isinstance(source, str | Path) else name or "the rows"
     reader.check_bad_rows(records, bad, name)
     if bad and skipped is None:
         raise refusal(bad, len(records), name, "correct or remove these rows, or use --skip-bad-rows; nothing was done")
     if bad and skipped is not None:
         skipped.add(bad, len(records), name)
     if not records:
-        raise BertsmithError("no rows found", name, "give a file with at least one row behind the header")
+        fix = "give a file with at least one row behind the header" if is_file else "give a list with at least one row"
+        raise BertsmithError("no rows found", name, fix)
     return records
 
 
