@@ -96,12 +96,13 @@ def test_a_submission_that_cannot_be_written_is_refused_before_anything_is_answe
     monkeypatch.setattr(Predictor, "predict", lambda *given: pytest.fail("answered"))
     monkeypatch.setattr(Predictor, "evaluate", lambda *given: pytest.fail("measured"))
     (tmp_path / "text.zip").write_text("no zip")
-    for path, what in (
-        (tmp_path / "a.tsv", "'.tsv' is not a zip"),
-        (tmp_path / "text.zip", "not a zip of predictions"),
+    for run, data, path, what in (
+        ("mrpc", "glue", tmp_path / "a.tsv", "'.tsv' is not a zip"),
+        ("mrpc", "glue", tmp_path / "text.zip", "not a zip of predictions"),
+        ("codah", "codah", tmp_path / "b.zip", "codah is not a task of GLUE"),
     ):
         with pytest.raises(BertsmithError, match=what):
-            evaluate_benchmark(folder / "runs" / "mrpc", folder / "glue", submission=path, device="cpu")
+            evaluate_benchmark(folder / "runs" / run, folder / data, submission=path, fold=1, device="cpu")
 
 
 def test_test_rows_with_labels_are_measured_fold_by_fold(folder):

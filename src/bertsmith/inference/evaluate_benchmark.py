@@ -57,7 +57,7 @@ def evaluate_benchmark(
     followers = [each for each in benchmarks().values() if each.trained_as == own.name]
     score = BenchmarkScore(own.name)
     if out is not None:
-        submission_files(out)  # before anything is answered
+        submission_files(out, own)  # before anything is answered
     for each in (own, *followers):
         found = each.find(data, (), fold) if each is own else each.found(data, ())
         _measure(predictor, each, found, score, f"{each.name}_" if each is not own else "")

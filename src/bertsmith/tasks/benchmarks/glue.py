@@ -70,11 +70,8 @@ def add_to_submission(path: Path, benchmark: Benchmark, parts: Mapping[str, Pred
     Raises BertsmithError for a benchmark that is not GLUE's, an answer that is none of its classes, and a file that is
     not a zip.
     """
-    if not benchmark.submission:
-        names = [each.name for each in benchmarks().values() if each.submission]
-        raise BertsmithError(f"{benchmark.name} is not a task of GLUE", path, f"use one of: {', '.join(names)}")
-    texts = {benchmark.submission[part]: _text(benchmark, part, found) for part, found in parts.items()}
-    members = submission_files(path) | texts
+    known = submission_files(path, benchmark)
+    members = known | {benchmark.submission[part]: _text(benchmark, part, found) for part, found in parts.items()}
 
     def write(file: BinaryIO) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -86,9 +83,12 @@ def add_to_submission(path: Path, benchmark: Benchmark, parts: Mapping[str, Pred
     return [name for name in wanted if name not in members]
 
 
-def submission_files(path: Path) -> dict[str, str]:
-    """The files that a submission has already. Raises BertsmithError where it is no zip of predictions, nor a place for
-    one."""
+def submission_files(path: Path, benchmark: Benchmark) -> dict[str, str]:
+    """The files that a submission has already. Raises BertsmithError where it is no zip of predictions, where its name
+    is not that of one, and for a benchmark that is not GLUE's."""
+    if not benchmark.submission:
+        names = [each.name for each in benchmarks().values() if each.submission]
+        raise BertsmithError(f"{benchmark.name} is not a task of GLUE", path, f"use one of: {', '.join(names)}")
     if path.suffix.lower() != ".zip":
         raise BertsmithError(f"'{path.suffix}' is not a zip", path, "give the submission a name that ends in .zip")
     if not path.exists():
