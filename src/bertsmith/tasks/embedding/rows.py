@@ -55,7 +55,10 @@ def pair_of(row: Row | str, columns: Columns, labelled: bool, where: str) -> Pai
     negative = text_of(row, columns.negative) if not is_missing(row.get(columns.negative)) else None
     if negative is not None and text_key([negative]) in (text_key([text]), text_key([second])):
         raise ValueError(f"column '{columns.negative}' holds one of the two texts that are alike")
-    score = number_of(label_of(row, columns.label)) if not is_missing(row.get(columns.label)) else None
+    try:
+        score = number_of(label_of(row, columns.label)) if not is_missing(row.get(columns.label)) else None
+    except ValueError as error:
+        raise ValueError(f"{error}; a label of embed says how alike the two texts are") from error
     if score is None:
         _check_no_score(row, columns)
     return PairRecord(text, second, score, where, id_of(row, columns), negative=negative)

@@ -62,7 +62,7 @@ def test_empty_cells_are_no_text_and_no_score():
         ({"text": "a", "text_b": " "}, {}, "column 'text_b' is empty"),
         ({**LIKE[0], "negative": "A B"}, {}, "one of the two texts that are alike"),
         ({**LIKE[0], "negative": "b  a"}, {}, "one of the two texts that are alike"),
-        ({**LIKE[0], "label": "neutral"}, {}, "'neutral' is not a number"),
+        ({**LIKE[0], "label": "neutral"}, {}, "number such as 1234.5; a label of embed says how alike the two"),
         ({**LIKE[0], "label": "inf"}, {}, "'inf' is not a finite number"),
         ({**LIKE[0], "label": "1_000"}, {}, "'1_000' is not a number"),
         (LIKE[0], {"negative": "unlike"}, "no column 'unlike'"),
