@@ -16,18 +16,8 @@ from bertsmith.base.log import say
 from bertsmith.tasks.embedding.ranking import NO_TEXT
 from bertsmith.tasks.reading.labels import number_of
 from bertsmith.tasks.reading.overlap import text_key
-from bertsmith.tasks.reading.records import (
-    Columns,
-    Record,
-    Row,
-    RowReader,
-    id_of,
-    is_missing,
-    label_of,
-    row_of,
-    text_of,
-)
-from bertsmith.tasks.reading.shapes import is_number
+from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, id_of, label_of, row_of, text_of
+from bertsmith.tasks.reading.shapes import is_missing, is_number
 from bertsmith.tasks.reading.table import folded
 from bertsmith.tasks.reading.texts import SIMILARITIES
 

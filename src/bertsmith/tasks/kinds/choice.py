@@ -37,11 +37,11 @@ from bertsmith.tasks.reading.records import (
     Row,
     RowReader,
     id_of,
-    is_missing,
     label_of,
     row_of,
     text_of,
 )
+from bertsmith.tasks.reading.shapes import is_missing
 from bertsmith.tasks.report.parts import about_records
 from bertsmith.tasks.report.report import Classified, report_choices
 from bertsmith.tasks.scoring.calibration import probabilities

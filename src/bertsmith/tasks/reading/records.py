@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,6 +14,7 @@ from bertsmith.tasks.reading.files import Form, name_of, rows_of
 from bertsmith.tasks.reading.files import Row as Row
 from bertsmith.tasks.reading.files import Source as Source
 from bertsmith.tasks.reading.labels import class_name, label_text
+from bertsmith.tasks.reading.shapes import is_missing
 
 NUMBERED_CHOICES = ("choice", "ending")
 """Columns of a choice each, numbered from 0, where no others are named."""
@@ -247,12 +247,6 @@ def id_of(row: Row, columns: Columns) -> str | None:
     """The name of a row, None where it has none."""
     value = row.get(columns.id)
     return None if is_missing(value) else str(value)
-
-
-def is_missing(cell: Any) -> bool:
-    """Whether a cell has nothing in it: in a table of pandas that is NaN, NA or NaT, which are not all comparable."""
-    missing = cell is None or type(cell).__name__ in ("NAType", "NaTType")
-    return missing or (math.isnan(cell) if isinstance(cell, float) else isinstance(cell, str) and not cell)
 
 
 def _has_second(row: Row, columns: Columns) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -67,7 +68,7 @@ def shapes_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Shape]:
 
 
 def _shape(name: str, values: Sequence[Any]) -> Shape:
-    present = [value for value in values if value is not None and value != "" and value != []]
+    present = [value for value in values if not is_missing(value) and not (isinstance(value, list) and not value)]
     texts = [value for value in present if isinstance(value, str)]
     kinds = {_held(value) for value in present}
     if kinds == {"number", "yes or no"}:
@@ -84,6 +85,12 @@ def _shape(name: str, values: Sequence[Any]) -> Shape:
         sum(len(text) for text in texts) / max(1, len(texts)),
         Counter(value.strip() if isinstance(value, str) else json.dumps(value, default=str) for value in present),
     )
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell has nothing in it: in a table of pandas that is NaN, NA or NaT, which are not all comparable."""
+    missing = cell is None or type(cell).__name__ in ("NAType", "NaTType")
+    return missing or (math.isnan(cell) if isinstance(cell, float) else isinstance(cell, str) and not cell)
 
 
 def is_number(text: str) -> bool:

@@ -160,6 +160,10 @@ def test_rows_as_tables_of_pandas_give_them(nothing: object) -> None:
     with pytest.raises(BertsmithError, match="two columns have one name, '0'") as caught:
         read_records([*rows, {0: "a", "0": "b", 1: 0}], Columns("0", label="1"))
     assert caught.value.where == "row 3"
+    table = [{"review": f"a word{row} and more", "mood": "ab"[row % 2], "score": nothing} for row in range(12)]
+    assert infer(table, Columns(), "rows").columns == Columns("review", label="mood")
+    table[3]["mood"] = nothing
+    assert infer(table, Columns(), "rows").columns == Columns("review", label="mood")
     like = {"text": "a", "text_b": "b"}
     (found,) = read_records([{**like, "negative": nothing, "label": nothing}], reader=Embed)
     assert isinstance(found, PairRecord)
