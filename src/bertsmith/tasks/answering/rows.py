@@ -17,6 +17,7 @@ from bertsmith.tasks.answering.windows import Windows
 from bertsmith.tasks.reading.bad_rows import SHOWN, Report, listed, pass_over
 from bertsmith.tasks.reading.cells import listed_in
 from bertsmith.tasks.reading.records import Columns, Record, Row, id_of, text_of
+from bertsmith.tasks.reading.shapes import is_missing
 
 IMPOSSIBLE, START = "is_impossible", "answer_start"
 
@@ -43,9 +44,9 @@ def question_of(row: Row | str, columns: Columns, labelled: bool, where: str) ->
 def _answers(row: Row, column: str, impossible: bool) -> list[tuple[Any, Any]]:
     """(text, start) of each answer as the row has them."""
     value = listed_in(row.get(column), column, str, dict)
-    if value is None and not impossible:
-        raise ValueError(f"no answers in column '{column}'; a question without an answer has an empty list")
-    if value is None or value == "":
+    if is_missing(value):
+        if not impossible and not isinstance(value, str):
+            raise ValueError(f"no answers in column '{column}'; a question without an answer has an empty list")
         return []
     if isinstance(value, str):
         return [(value, row.get(START))]
@@ -68,7 +69,7 @@ def _gold(text: Any, start: Any) -> Gold:
     if not isinstance(text, str) or not text.strip():
         what = "an empty text" if isinstance(text, str) else f"of type {type(text).__name__}"
         raise ValueError(f"an answer is {what}; a question without an answer has an empty list")
-    if start is None or start == "":
+    if start is None or (isinstance(start, str) and not start):
         return Gold(text)
     try:
         place = float(start)

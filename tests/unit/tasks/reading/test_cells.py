@@ -168,3 +168,9 @@ def test_rows_as_tables_of_pandas_give_them(nothing: object) -> None:
     (found,) = read_records([{**like, "negative": nothing, "label": nothing}], reader=Embed)
     assert isinstance(found, PairRecord)
     assert (found.negative, found.label) == (None, None)
+    asked = {"question": "Where?", "context": "Rome."}
+    (unanswered,) = read_records([{**asked, "answers": nothing, "is_impossible": True}], reader=Qa)
+    assert unanswered.label == ()
+    for row, what in (({"answers": nothing}, "no answers"), ({"answers": "Rome", "answer_start": nothing}, "whole")):
+        with pytest.raises(BertsmithError, match=what):
+            read_records([{**asked, **row}], reader=Qa)
