@@ -162,6 +162,7 @@ def test_a_part_with_another_type_ends_the_work_at_once(model, tmp_path, workers
     [
         (["--layers", "-3", "--out", "x.jsonl"], "layer -3 is not one of the model's 2"),
         (["--layers", "one", "--out", "x.jsonl"], "--layers is 'one'"),
+        (["--layers", "", "--out", "x.jsonl"], "--layers is empty"),
         (["--layers", "-1", "--out", "x.npy"], "written as JSON lines"),
         (["--layers", "-1", "--pooling", "cls", "--out", "x.jsonl"], "neither pooled nor scaled"),
         (["--normalise", "--no-normalise", "--out", "x.npy"], "exclude each other"),

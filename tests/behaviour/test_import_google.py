@@ -191,6 +191,8 @@ def test_other_formats_and_names_get_a_clear_message(tmp_path):
     for name in ("vocabulary", "config"):
         with pytest.raises(BertsmithError, match=f"{name} is of type list, which is no path"):
             import_checkpoint(FOLDER, tmp_path / "again", **{name: [FOLDER]})
+    with pytest.raises(BertsmithError, match="lowercase is 'yes'"):
+        import_checkpoint(FOLDER, tmp_path / "again", lowercase="yes")
     with pytest.raises(BertsmithError, match="no checkpoint here"):
         import_checkpoint(tmp_path / "empty", tmp_path / "again")
 

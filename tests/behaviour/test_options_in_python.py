@@ -71,6 +71,7 @@ def misfits(hint: Any) -> Iterator[Any]:
     yield from [1] * (not {int, float} & {*allowed})
     yield from [1.5] * (float not in allowed)
     yield from [True] * (bool not in allowed)
+    yield from [10**400, -(2**63) - 1] * (int in allowed or float in allowed)
     yield from ["yes"] * (not {str, Path} & {*allowed})
     yield from [{"text": "text"}, ["a", 1], "a"][: 3 if get_origin(hint) is tuple else 0]
 

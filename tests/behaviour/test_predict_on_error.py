@@ -243,6 +243,8 @@ def test_a_pipe_leaves_bad_rows_out_and_ends_with_status_0(model, monkeypatch, c
         (["--workers", "2"], "write parts beside a file"),
         (["--workers", "0", "--out", "x.jsonl"], "workers is 0"),
         (["--gpus", "99", "--out", "x.jsonl"], "gpus is 99"),
+        (["--gpus", "9" * 5000, "--out", "x.jsonl"], "gpus is 999"),
+        (["--gpus", "", "--out", "x.jsonl"], "--gpus is empty"),
         (["--gpus", "1", "--workers", "2", "--out", "x.jsonl"], "exclude each other"),
         (["--gpus", "1", "--device", "cpu", "--out", "x.jsonl"], "--gpus gives each worker its device"),
         (["--gpus", "1", "--backend", "onnx", "--out", "x.jsonl"], "not on --gpus"),

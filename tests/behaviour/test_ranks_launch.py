@@ -82,6 +82,7 @@ def test_only_the_first_rank_speaks(three_ways: dict[str, Path]) -> None:
         (["--gpus", "2", "--ranks", "2"], "--gpus and --ranks are given together"),
         (["--gpus", "none"], "--gpus is 'none'"),
         (["--gpus", "0"], "--gpus is '0'"),
+        (["--gpus", "9" * 5000], "--gpus is '999"),
         (["--gpus", "²"], "--gpus is '²'"),
         (["--ranks", "0"], "--ranks is 0"),
         (["--ranks", "2", "--device", "cuda"], "--ranks trains on cpu, and the device is set to cuda"),

@@ -334,6 +334,7 @@ def test_what_the_user_gets_wrong_is_one_message(
             (labels, "--device", "cuda:99"): "device 'cuda:99' does not exist",
             (labels, "--token", "pässword"): "a token has",
             (labels, "--token", ""): "--token is set and empty",
+            (labels, "--token", "None"): "--token is None",
             (labels, "--prot", "1"): "--port",
         }
         for call, says in wrong.items():

@@ -29,6 +29,9 @@ _NO_MEMORY = (
     "could not create a memory",
 )
 _UNFIT, _MOST_SHOWN = object(), 80
+_LARGEST = 2**63 - 1
+TOO_LARGE = "use a whole number of at most 64 bits"
+"""The fix for a number that no tensor, file or system call could hold."""
 _PLAIN_WORDS = {
     bool: "true or false",
     int: "a whole number",
@@ -77,6 +80,11 @@ def nearest(word: object, known: Iterable[str]) -> str:
     names = sorted(known)
     match = difflib.get_close_matches(word, names, n=1, cutoff=0.6) if isinstance(word, str) else []
     return f"did you mean '{match[0]}'?" if match else f"known are: {', '.join(names)}"
+
+
+def is_too_large(value: object) -> bool:
+    """Whether this is a whole number of more than 64 bits."""
+    return isinstance(value, int) and abs(value) > _LARGEST
 
 
 class TypeChecked:
@@ -148,7 +156,7 @@ def _fitted(value: Any, hint: Any) -> Any:
         return Path(value)
     if hint is str and isinstance(value, PurePath):
         return str(value)
-    if isinstance(value, bool) and hint in (int, float):
+    if hint in (int, float) and (isinstance(value, bool) or is_too_large(value)):
         return _UNFIT
     return value if hint is Any or isinstance(value, (int, float) if hint is float else hint) else _UNFIT
 
@@ -160,6 +168,8 @@ def _shown(value: object) -> str:
 
 def _fix(value: object, hint: Any) -> str:
     """What may stand there, with the nearest word where words may."""
+    if is_too_large(value):
+        return TOO_LARGE
     words = [word for each in (hint, *get_args(hint)) if get_origin(each) is Literal for word in get_args(each)]
     close = nearest(value, words) if isinstance(value, str) and words else ""
     return f"use {wanted(hint)}{f'; {close}' if close.endswith('?') else ''}"

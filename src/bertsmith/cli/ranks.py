@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -100,7 +101,7 @@ def _check(flags: RankFlags) -> None:
     if flags.gpus is not None and flags.ranks is not None:
         fix = "use --gpus for GPUs, or --ranks for processes on the CPU"
         raise BertsmithError("--gpus and --ranks are given together", "--ranks", fix)
-    if flags.gpus not in (None, _ALL) and not (str(flags.gpus).isdecimal() and int(str(flags.gpus))):
+    if flags.gpus not in (None, _ALL) and not re.fullmatch(r"0*[1-9]\d{0,8}", str(flags.gpus)):
         raise BertsmithError(f"--gpus is '{flags.gpus}'", "--gpus", f"give a number from 1, or {_ALL}")
     if flags.ranks is not None and flags.ranks < 1:
         raise BertsmithError(f"--ranks is {flags.ranks}", "--ranks", "give a number from 1")

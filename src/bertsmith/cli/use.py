@@ -61,7 +61,7 @@ class RowFlags(DeviceFlags):
 
     workers: int = 1
     """How many single-threaded processes, each of which loads the model."""
-    gpus: str = ""
+    gpus: Annotated[str | None, default_said("none")] = None
     """How many GPUs, or all; each gets a process and a model of its own."""
     on_error: Literal["stop", "skip"] = "stop"
     """What to do with a row that cannot be used; skip leaves it out, counts it and writes it to OUT.errors.jsonl."""
@@ -72,10 +72,14 @@ class RowFlags(DeviceFlags):
     0: 4,096, or 64 with --layers."""
 
     def rows(self) -> RowOptions:
-        """As prediction takes them."""
+        """As prediction takes them. Raises BertsmithError for --gpus without a value, which would be a run on one."""
         from bertsmith.inference.parts.run import RowOptions
 
-        return RowOptions(self.workers, self.gpus, self.on_error, self.resume, self.part_rows)
+        if self.gpus == "":
+            raise BertsmithError(
+                "--gpus is empty, as where a variable of the shell is not set", "--gpus", "name a number, or all"
+            )
+        return RowOptions(self.workers, self.gpus or "", self.on_error, self.resume, self.part_rows)
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,11 @@ class EmbedFlags(RowFlags):
 
 
 def _embed(call: Call) -> None:
-    flags = replace(call, args=_with_layers(call.args)).read(EmbedFlags)
+    args = _with_layers(call.args)
+    if "--layers=" in args:
+        what = "--layers is empty, as where a variable of the shell is not set"
+        raise BertsmithError(what, call.prog, "write numbers with commas, as --layers=-1,-2, or leave it out")
+    flags = replace(call, args=args).read(EmbedFlags)
     bound_product_caches()
     from bertsmith.inference.embed import VectorOptions
     from bertsmith.inference.embed_file import embed_file

@@ -16,7 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.errors import TOO_LARGE, BertsmithError, is_too_large, nearest
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -132,8 +132,9 @@ def _parse(kind: type[T], args: Sequence[str], cli: partial[Any], known: Mapping
         _join_lines(kind)
         return read()
     _refuse_wrong(known, args, prog, switches_have_values=bool(cli.keywords.get("config")))
-    # tyro formats for the terminal that it finds; in UTF-8 and without colours its message can be parsed.
-    output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    # tyro formats for the terminal that it finds; in UTF-8 and without colours its message can be parsed. An argument
+    # may hold bytes that are none.
+    output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
     try:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             return read()
@@ -211,10 +212,12 @@ def _check_value(named: str, hint: Any, value: str, prog: str) -> None:
         raise _empty(named, prog, "name a file or a folder; the present folder is .")
     if hint in _NUMBERS:
         try:
-            hint(value)
+            number = hint(value)
         except ValueError:
             what = f"{named} is '{value}', which is not {_NUMBERS[hint]}"
             raise BertsmithError(what, prog, f"see {prog} --help") from None
+        if is_too_large(number):
+            raise BertsmithError(f"{named} is {value}", prog, TOO_LARGE)
     choices = ("True", "False") if hint is bool else typing.get_args(hint)
     if (hint is bool or typing.get_origin(hint) is typing.Literal) and value not in choices:
         raise BertsmithError(f"{named} is '{value}'", prog, f"use one of: {', '.join(choices)}")

@@ -13,7 +13,7 @@ from typing import Any, cast
 import yaml
 
 from bertsmith.base import files, log
-from bertsmith.base.errors import BertsmithError, nearest, wanted
+from bertsmith.base.errors import TOO_LARGE, BertsmithError, nearest, wanted
 from bertsmith.recipes.flags import flag, leaves, named_by, parse_flags, split_flags
 from bertsmith.recipes.ranges import validate
 from bertsmith.recipes.schema import Recipe
@@ -208,7 +208,8 @@ def _typed(given: Mapping[str, str], origins: Mapping[str, str]) -> Recipe:
             try:
                 parse(one, {"value": flags[name]})
             except BertsmithError as error:
-                raise BertsmithError(f"{name} is '{value}'", origins[name], f"use {wanted(hints[name])}") from error
+                fix = error.fix if error.fix == TOO_LARGE else f"use {wanted(hints[name])}"
+                raise BertsmithError(f"{name} is '{value}'", origins[name], fix) from error
         raise
 
 

@@ -54,6 +54,8 @@ def import_checkpoint(
     form. Nothing is drawn at random, and nothing but the state of training is left out. Raises BertsmithError that
     lists every missing, unexpected and wrongly shaped tensor, and names what is damaged.
     """
+    if not isinstance(lowercase, bool | None):
+        raise BertsmithError(f"lowercase is {lowercase!r}", "lowercase", "use True or False, or leave it out")
     out = files.as_path(out, "out")
     if check_replaceable(out):
         raise BertsmithError("a model is here already", out, "choose another --out, or remove this folder first")

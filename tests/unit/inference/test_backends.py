@@ -131,6 +131,12 @@ def test_a_pair_that_is_not_there_is_refused_with_those_that_are(backend: str, p
     assert all(name in error.value.fix for name in BACKENDS)
 
 
+def test_what_is_no_name_of_an_engine_is_refused(folders: Any) -> None:
+    for backend in (["onnx"], None):
+        with pytest.raises(BertsmithError, match="is not known"):
+            Predictor(folders("classify"), backend=backend)
+
+
 def test_a_folder_of_another_kind_is_refused_with_the_command_that_helps(folders: Any, tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="was not written by `bertsmith export`") as error:
         Predictor(folders("classify"), backend="onnx")

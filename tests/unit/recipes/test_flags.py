@@ -67,6 +67,7 @@ def test_flags_reach_their_fields():
         (["x", "--ot", "y"], "there is no flag --ot", "did you mean '--out'?"),
         ([], "missing: NAME, --out PATH", "verb --help"),
         (["x", "--out", "y", "z"], "Unrecognized options: z", "verb --help"),
+        (["x", "--out", "y", "\udcff"], r"Unrecognized options: \udcff", "verb --help"),
         (["x", "--out", "y", "--resume=false"], "--resume takes no value", "write --resume alone, or --no-resume"),
         (
             ["x", "--out", "y", "--no-resume=1"],
@@ -113,6 +114,8 @@ def test_a_list_that_may_be_left_out_may_be_empty_too():
     [
         ("--ranks two", "--ranks is 'two', which is not a whole number", "see verb --help"),
         ("--size two", "--size is 'two', which is not a whole number", "see verb --help"),
+        (f"--size {2**63}", f"--size is {2**63}", "use a whole number of at most 64 bits"),
+        (f"--books 1 {10**400}", f"--books is {10**400}", "use a whole number of at most 64 bits"),
         ("--size=1.5", "--size is '1.5', which is not a whole number", "see verb --help"),
         ("--books 84 x", "--books is 'x', which is not a whole number", "see verb --help"),
         ("--books=x 84", "--books is 'x', which is not a whole number", "see verb --help"),

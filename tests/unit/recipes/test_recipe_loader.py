@@ -142,6 +142,7 @@ def test_a_mistake_in_a_file_is_named(tmp_path, text, what, where, fix):
         (["--phase1.steps", "x"], "phase1.steps is 'x'", "--phase1.steps", "whole number"),
         (["--phase1.steps"], "has no value", "--phase1.steps", "VALUE"),
         (["--phase1.steps", "--seed", "1"], "has no value", "--phase1.steps", "VALUE"),
+        (["--keep", "9" * 400], "keep is '999", "--keep", "at most 64 bits"),
         (["--phase1.steps", "-1"], "phase1.steps is -1", "--phase1.steps", "from 0"),
         (["stray"], "'stray' is not a field", "stray", "--FIELD VALUE"),
         (["--model.heads", "3"], "not a multiple of model.heads 3", "--model.heads", "divides"),

@@ -42,7 +42,7 @@ class Graph:
 
 def check_backend(backend: str, precision: str) -> None:
     """Raises BertsmithError for an engine that is not known, and for a precision that it does not have."""
-    if backend not in BACKENDS:
+    if not isinstance(backend, str) or backend not in BACKENDS:
         raise BertsmithError(f"backend '{backend}' is not known", "backend", nearest(backend, BACKENDS))
     if precision not in ("auto", *BACKENDS[backend]):
         pairs = "; ".join(f"{name} in {', '.join(precisions)}" for name, precisions in BACKENDS.items())

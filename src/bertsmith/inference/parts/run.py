@@ -86,7 +86,7 @@ class RowOptions(TypeChecked):
         import torch
 
         there = torch.cuda.device_count()
-        wanted = there if self.gpus == "all" else int(self.gpus) if self.gpus.isdecimal() else 0
+        wanted = there if self.gpus == "all" else {f"{each}": each for each in range(there + 1)}.get(self.gpus, 0)
         if not 1 <= wanted <= there:
             raise BertsmithError(
                 f"gpus is {self.gpus}", "gpus", f"{counted(there, 'CUDA device')} found; use all or a number"
