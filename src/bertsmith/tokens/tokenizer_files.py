@@ -31,6 +31,8 @@ _CASING = {
 }
 # Of the model: others would give ids that are not counted as [UNK], or pieces not taken for the inner ones of words.
 _MODEL = {"unk_token": "[UNK]", "continuing_subword_prefix": "##"}
+# The pieces of a vocabulary are a list in memory, by their ids.
+_MOST_PIECES = 10_000_000
 _PARTS = {"model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
 _CONFIG_FIX = "correct it, or remove it: then the other files say the casing"
 _ADDED_FIX = "correct it, or read the vocabulary from a folder of its own, without added tokens"
@@ -166,7 +168,13 @@ def _check_model(model: Mapping[str, Any], path: Path) -> None:
         if model.get(name, wanted) != wanted:
             raise BertsmithError(f"its {name} is {json.dumps(model[name])}, BERT's is {wanted}", path, _FIX)
     pieces, by_id = model.get("vocab"), dict[Any, str]()
-    if not isinstance(pieces, dict) or _all_differ(pieces.values()):
+    if not isinstance(pieces, dict):
+        return
+    for piece, number in pieces.items():
+        if isinstance(number, int) and number >= _MOST_PIECES:
+            what = f"{piece!r} has the id {number}, and no vocabulary here has more than {_MOST_PIECES:,} rows"
+            raise BertsmithError(what, path, "copy the file again, or take the vocab.txt that belongs to it")
+    if _all_differ(pieces.values()):
         return
     for piece, number in pieces.items():
         other = by_id.setdefault(json.dumps(number), piece)

@@ -224,9 +224,9 @@ def save_model(model: nn.Module, contents: FolderContents, out: str | Path) -> N
 
 def write_folder(tensors: Mapping[str, Tensor], shape: BertConfig, contents: FolderContents, out: Path) -> None:
     """Writes a model folder of tensors under our names; as `save_model` otherwise."""
-    broken = [name for name, each in tensors.items() if not bool(torch.isfinite(each).all())]
+    broken = [name for name, each in tensors.items() if not bool(torch.isfinite(each.float()).all())]
     if broken:
-        what = f"weights are not finite (NaN or infinity): {', '.join(broken[:_SHOWN])}"
+        what = f"weights are not finite (NaN or infinity) in fp32: {', '.join(broken[:_SHOWN])}"
         raise BertsmithError(
             what, out, "train again with a lower learning rate or --precision fp32; nothing was written"
         )

@@ -118,7 +118,8 @@ def _misfit(name: str, tensor: Tensor, parameter: nn.Parameter) -> str:
         return f"kind:       {name} holds {tensor.dtype}, not numbers of fp16, bf16, fp32 or fp64"
     if tensor.layout != torch.strided or tensor.is_meta:
         return f"kind:       {name} is {tensor.layout} on {tensor.device}, not all its numbers in memory"
-    if wrong := int(tensor.isfinite().logical_not().sum()):
+    read = tensor.float() if tensor.dtype == torch.float64 else tensor  # a number above fp32's range becomes infinity
+    if wrong := int(read.isfinite().logical_not().sum()):
         return f"{_NOT_FINITE} {name} holds NaN or infinity in {wrong:,} of {tensor.numel():,} places"
     return ""
 

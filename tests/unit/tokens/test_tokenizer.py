@@ -276,6 +276,7 @@ def test_a_mark_and_an_empty_line_of_a_vocabulary_are_said(tmp_path: Path, caplo
         ({"vocab": {"other": 7}}, "'.' and 'other' have one id, 7"),
         ({"vocab": {"one": [7], "other": [7]}}, r"'one' and 'other' have one id, \[7\]"),
         ({"vocab": {"other": True}}, "the tokenizer cannot be read"),
+        ({"vocab": {"other": 10**9}}, "'other' has the id 1000000000, and no vocabulary here has more"),
     ],
 )
 def test_a_model_of_other_rules_is_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:

@@ -70,10 +70,16 @@ def test_a_tensor_of_numbers_that_need_scales(dtype, tmp_path):
         load_pretraining_model(folder_of(tmp_path, weights))
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("name", [POOLER, WORDS, "cls.predictions.bias"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_a_tensor_that_is_not_finite_is_named_with_its_file(name, value, dtype, tmp_path):
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        *((dtype, value) for dtype in (torch.float32, torch.float16) for value in (torch.nan, torch.inf, -torch.inf)),
+        (torch.float64, 1e39),
+    ],
+    ids=str,
+)
+def test_a_tensor_that_is_not_finite_in_fp32_is_named_with_its_file(name, dtype, value, tmp_path):
     weights = {key: each.to(dtype) for key, each in tensors().items()}
     weights[name].view(-1)[3] = value
     count = weights[name].numel()
