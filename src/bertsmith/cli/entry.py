@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not {"RANK", "SLURM_PROCID"}.isdisjoint(os.environ):
         # PyTorch's stack traces of lost connections would bury the one line that names the lost rank.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    if sys.stderr is None:  # closed, as by a shell's 2>&-
+    _open_what_is_closed()
+    if sys.stderr is None:
         sys.stderr = io.TextIOWrapper(io.FileIO(os.devnull, "w"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a file's name may hold what is not UTF-8
@@ -55,6 +56,16 @@ def main(argv: Sequence[str] | None = None) -> int:
                 _flush(name)
             except OSError:
                 setattr(sys, name, None)  # Python would fail on it once more at its own end
+
+
+def _open_what_is_closed() -> None:
+    """Gives standard streams that are closed, as by a shell's 2>&-, a file of their number for this process and those
+    that it starts. A pipe between processes would take the number else, and a worker closes its standard input."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # which has the lowest number that is free
 
 
 def _flush(name: str) -> None:

@@ -228,6 +228,14 @@ def test_a_message_that_cannot_be_written_changes_no_status_and_goes_nowhere_els
     assert (done.returncode, done.stdout) == (2, b"")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="it closes no streams there")
+def test_no_pipe_takes_the_number_of_a_standard_stream_that_is_closed() -> None:
+    """`predict --workers 2 <&- >&- 2>&-` did not end: a worker closes its standard input, which was a pipe."""
+    code = "import os; from bertsmith.cli import main; main(['--version']); os._exit(min(os.pipe()))"
+    closed = 'exec "$0" -c "$1" <&- >&- 2>&-'
+    assert subprocess.run(["bash", "-c", closed, sys.executable, code], check=False).returncode > 2
+
+
 def test_a_reader_gets_what_it_reads_before_it_goes() -> None:
     shell = f"{sys.executable} -m bertsmith pretrain --help | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
