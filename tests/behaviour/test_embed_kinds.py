@@ -148,8 +148,9 @@ def test_a_part_with_another_type_ends_the_work_at_once(model, tmp_path, workers
     """It did when all parts were finished, after hours; and where it is resumed, before any work."""
     pytest.importorskip("pyarrow")
     source, out = tmp_path / "rows.jsonl", tmp_path / "out.parquet"
-    source.write_text("".join(json.dumps({"text": "word1", "x": n or "one"}) + "\n" for n in range(40)))
-    for resume, parts in ((False, range(2, 9)), (True, None)):
+    source.write_text("".join(json.dumps({"text": "word1", "x": n or "one"}) + "\n" for n in range(2000)))
+    # How far workers are when the second part is looked at is a matter of the machine.
+    for resume, parts in ((False, range(2, 3 if workers == 1 else 2000)), (True, None)):
         before = PartsFolder(out).finished_parts()
         with pytest.raises(BertsmithError, match="no one type") as caught:
             embed_file(model, source, out, rows=RowOptions(workers, part_rows=1, resume=resume), **CPU)

@@ -85,7 +85,7 @@ class PartsFolder:
         return sum(self.part(number).is_file() for number in self._numbers())
 
     def _numbers(self) -> list[int]:
-        return sorted(int(path.stem) for path in self.path.glob("*.json") if path.stem.isdigit())
+        return sorted(int(path.stem) for path in self.path.glob("*.json") if path.stem.isdecimal())
 
     def _finished(self) -> dict[int, Account]:
         found = {}
