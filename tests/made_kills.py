@@ -9,6 +9,8 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from bertsmith.base.ranks import is_first
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
@@ -37,7 +39,7 @@ class Moment:
                 timers.append(threading.Timer(self.delay_seconds, os.kill, (os.getpid(), signal.SIGKILL)))
                 timers[0].start()
 
-        Trainer._advance = advancing  # type: ignore[method-assign]
+        pytest.MonkeyPatch().setattr(Trainer, "_advance", advancing)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Rename:
                 os.kill(os.getpid(), signal.SIGKILL)
             replace(source, target)
 
-        os.replace = replacing  # type: ignore[assignment]
+        pytest.MonkeyPatch().setattr(os, "replace", replacing)
 
 
 def drawing() -> random.Random:

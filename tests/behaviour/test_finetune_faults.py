@@ -199,10 +199,11 @@ def test_rows_of_python_are_named_by_their_part(model: Path, part: str) -> None:
 @pytest.mark.parametrize("task", ["classify", "auto"])
 def test_a_first_row_that_is_none_is_named_and_left_out_where_asked(model: Path, tmp_path: Path, task: str) -> None:
     settings = replace(SETTINGS, seeds=1, max_steps=1)
+    train: Any = [None, *TRAIN]
     with pytest.raises(BertsmithError, match="row 1: this row is of type NoneType"):
-        bertsmith.finetune(task, model, [None, *TRAIN], DEV, None, settings=settings)  # type: ignore[list-item]
+        bertsmith.finetune(task, model, train, DEV, None, settings=settings)
     skipping = replace(settings, skip_bad_rows=str(tmp_path / "bad.jsonl"))
-    found = bertsmith.finetune(task, model, [None, *TRAIN], DEV, None, settings=skipping)  # type: ignore[list-item]
+    found = bertsmith.finetune(task, model, train, DEV, None, settings=skipping)
     assert found.rows["train"] == len(TRAIN)
 
 
