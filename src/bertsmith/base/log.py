@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -22,13 +22,22 @@ _is_alone = False
 
 
 class _AboveBars(logging.Handler):
-    """Writes each record above any progress bar that is on the screen."""
+    """Writes each record above any progress bar that is on the screen. Where that fails the work continues: whoever
+    reads our output may have gone, as `tee` has at a Ctrl-C. The next record that a disk takes says how many
+    were refused, of which some may still come from the stream's buffer."""
+
+    _lost = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         bars = sys.modules.get("tqdm")
         write = bars.tqdm.write if bars is not None else print
-        with suppress(OSError):  # whoever reads our output has gone, as `tee` has at a Ctrl-C: the work continues
-            write(self.format(record), file=sys.stderr)
+        lost = f"{_WARNING}up to {counted(self._lost, 'line')} of the log are missing here\n" if self._lost else ""
+        try:
+            write(lost + self.format(record), file=sys.stderr)
+        except OSError:
+            self._lost += 1
+        else:
+            self._lost = 0
 
 
 def configure(quiet: bool = False, debug: bool = False) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import sys
+
 import pytest
 
 from bertsmith.base import log
@@ -135,3 +139,23 @@ def test_what_utf8_cannot_hold_is_written_as_its_escape(tell, caplog):
     caplog.set_level("INFO", logger=log.logger.name)
     tell("the column '\ud800'")
     assert caplog.messages[-1].encode().endswith(rb"the column '\ud800'")
+
+
+def test_lines_that_a_full_disk_refused_are_counted_when_it_takes_one_again(spoken, monkeypatch):
+    class Disk(io.StringIO):
+        full = True
+
+        def write(self, text):
+            if self.full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(text)
+
+    disk = Disk()
+    monkeypatch.setattr(sys, "stderr", disk)
+    log.say("one")
+    log.warn("two")
+    disk.full = False
+    log.say("three")
+    log.say("four")
+    missing = "warning: up to 2 lines of the log are missing here"
+    assert disk.getvalue().splitlines() == [missing, "three", "four"]
