@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +49,7 @@ class Operators(TorchDispatchMode):
         """Under any other mode PyTorch runs no compiled graph."""
         return True
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.counts[func.name().split(".")[0]] += 1
         return func(*args, **(kwargs or {}))
 

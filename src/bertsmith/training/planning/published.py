@@ -139,6 +139,6 @@ def several_gpus() -> list[Row]:
     rows = []
     for key, (_, eight) in _ONE_HOST.items():
         rows.append(Row(*key, 1, GPUS_OF_A_HOST, eight))
-        many = zip(_HOSTS, _MANY_HOSTS.get(key, ()), strict=False)
+        many = zip(_HOSTS, _MANY_HOSTS[key], strict=True) if key in _MANY_HOSTS else ()
         rows += [Row(*key, hosts, GPUS_OF_A_HOST, rate) for hosts, rate in many]
     return rows
