@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -35,9 +36,18 @@ def initialise(
                 else:
                     generator = torch.Generator().manual_seed(stream_key(seed, "weights", f"{name}.{kind}") >> 1)
                     deviation = wide if isinstance(child, nn.Embedding) else standard_deviation
-                    fresh = torch.empty(parameter.shape, dtype=torch.float32)
-                    nn.init.trunc_normal_(fresh, 0.0, deviation, -2 * deviation, 2 * deviation, generator=generator)
-                    parameter.copy_(fresh)
+                    parameter.copy_(_cut_normal(parameter.shape, deviation, generator))
+
+
+def _cut_normal(shape: torch.Size, deviation: float, generator: torch.Generator) -> torch.Tensor:
+    """Quantiles of the cut normal distribution at uniform draws, one draw a value.
+
+    To the bit what `nn.init.trunc_normal_` of torch 2.11 gives. From 2.12 on that draws whole tensors again until no
+    value lies outside: other weights by the same seed, in six times the time.
+    """
+    share = math.erf(math.sqrt(2.0))  # of a normal distribution within two standard deviations
+    uniform = torch.empty(shape, dtype=torch.float32).uniform_(-share, share, generator=generator)
+    return uniform.erfinv_().mul_(deviation * math.sqrt(2.0)).clamp_(-2 * deviation, 2 * deviation)
 
 
 @contextmanager

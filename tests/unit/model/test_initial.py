@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 from torch import nn
 
+from bertsmith.base.streams import stream_key
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.initial import CUT_NORMAL_DEVIATION, initialise
 from bertsmith.model.pretraining import PretrainingModel
@@ -103,6 +105,16 @@ def test_every_weight_is_drawn_from_the_cut_normal_distribution(model: Pretraini
             distance = stats.kstest(values, stats.truncnorm(-2, 2).cdf).statistic
             assert distance < 2.23 / len(values) ** 0.5, name
     assert pytest.approx(stats.truncnorm(-2, 2).std(), abs=5e-5) == CUT_NORMAL_DEVIATION
+
+
+def test_one_seed_gives_the_same_weights_on_every_torch(model: PretrainingModel) -> None:
+    """They are quantiles of uniform draws of 24 bits, which every torch makes alike; here in float64."""
+    name = "encoder.embeddings.word.weight"
+    generator = torch.Generator().manual_seed(stream_key(5, "weights", name) >> 1)
+    drawn = torch.empty(CONFIG.vocab_size, 128).uniform_(0, 1, generator=generator)
+    expected = SIGMA * stats.truncnorm(-2, 2).ppf(drawn.double().numpy())
+    found = model.get_parameter(name).detach().double().numpy()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=5e-6 * SIGMA)
 
 
 def test_the_row_of_padding_is_drawn_as_any_other(model: PretrainingModel) -> None:
