@@ -28,7 +28,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import LOCK_FILE, Held, locked
 from bertsmith.base.log import say, warn
 from bertsmith.training.checkpoints import Position, step_folders
-from bertsmith.training.records.events import Events
+from bertsmith.training.records.events import EVENTS_FILES, Events
 from bertsmith.training.records.meters import METRICS_FILE, forget_after, read_metrics
 from bertsmith.weights.huggingface import check_replaceable, read_config
 from bertsmith.weights.stored import CONFIG_FILE, read_tensors, stored_files
@@ -256,6 +256,8 @@ def check_free(folder: Path, resume: bool) -> None:
 def _check(folder: Path, identity: Mapping[str, Any], resume: bool) -> dict[str, str]:
     check_free(folder, resume)
     started_on = check_same_run(folder, identity)
+    for log in (folder / METRICS_FILE, *folder.glob(EVENTS_FILES)):
+        files.check_file(log)  # a pipe would be waited for, for ever
     files.put_back(folder)  # a step folder, before the newest is looked for
     return started_on
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from bertsmith.training.checkpoints import (
     step_folders,
 )
 from bertsmith.training.checkpoints.saver import Saver
-from bertsmith.training.run_folder import RunFacts, check_same_run, claim
+from bertsmith.training.run_folder import RunFacts, check_same_run, claim, opened
 from made_checkpoints import DAMAGES, STATE, flip, loaded, made, names, same, update, warnings, written
 
 
@@ -335,3 +336,18 @@ def test_a_run_json_that_is_something_else_is_named(tmp_path: Path, text: str) -
     with pytest.raises(BertsmithError, match="does not say") as caught:
         check_same_run(tmp_path, {"a": 1})
     assert caught.value.where == str(tmp_path / "run.json")
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl", "events.rank-1.jsonl"])
+def test_a_pipe_or_a_folder_in_place_of_a_log_is_named_when_a_run_is_resumed(tmp_path: Path, name: str) -> None:
+    """A pipe would be waited for, for ever."""
+    facts = RunFacts({"a": 1}, "", {})
+    claim(tmp_path, facts, None)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(BertsmithError, match="a device or a pipe") as caught, opened(tmp_path, facts, resume=True):
+        pass
+    assert caught.value.where == str(tmp_path / name)
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    with pytest.raises(BertsmithError, match="this is a folder"), opened(tmp_path, facts, resume=True):
+        pass
