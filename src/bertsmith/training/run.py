@@ -256,7 +256,8 @@ def _metrics_file(folder: Path, facts: RunFacts, settings: TrainerSettings) -> M
     """The run's, with what else takes its records."""
     step = settings.position.step if settings.position else 0
     asked = yaml.safe_load(facts.recipe)
-    sinks = settings.outputs.sinks(folder, asked, read_metrics(folder / METRICS_FILE), step)
+    earlier = read_metrics(folder / METRICS_FILE) if settings.outputs.dllogger else []
+    sinks = settings.outputs.sinks(folder, asked, earlier, step)
     return MetricsFile(folder, step + 1 if settings.position else 0, sinks, facts.hold)
 
 

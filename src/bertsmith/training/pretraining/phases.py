@@ -27,6 +27,7 @@ from bertsmith.training.pretraining.continued import BEFORE, Figures, TwoTexts
 from bertsmith.training.pretraining.health import Health
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.start import check_start, check_text, check_trained_start, guessing_loss
+from bertsmith.training.records.meters import read_metrics
 from bertsmith.training.shape import masking_of, order_of, pairs_of
 
 # More than any run takes; far fewer than the positions of instances that can be counted.
@@ -68,7 +69,7 @@ def run_phases(
     select = {max(phases): _SELECT} if unweighted else {}
     if trainer.metrics is not None and unweighted:
         trainer.watch = health = Health(guessing_loss(objective, spread))
-        for record in trainer.metrics.earlier:
+        for record in read_metrics(trainer.metrics.path):
             health.see(record)
 
     def measure(kind: str, when: str) -> None:

@@ -139,9 +139,8 @@ def memory_bytes(device: torch.device) -> int:
 class MetricsFile:
     """`metrics.jsonl`, the source of truth of a run, a record a line; the same for TensorBoard where installed.
 
-    earlier: the records that it held before. In a `with` block. A disk that refuses a line stops no training: see
-    `AppendedFile`. The end of the block raises BertsmithError where lines are still missing; where it ends by an error,
-    it warns of them.
+    In a `with` block. A disk that refuses a line stops no training: see `AppendedFile`. The end of the block raises
+    BertsmithError where lines are still missing; where it ends by an error, it warns of them.
     """
 
     def __init__(
@@ -149,10 +148,9 @@ class MetricsFile:
     ) -> None:
         """first_step: the first one that this file will tell of. sinks: are given the records too, and are closed with
         this file. check: as of `AppendedFile`. Raises BertsmithError where the disk refuses."""
-        path = folder / METRICS_FILE
-        self.earlier = read_metrics(path)
-        self._file, self._sinks = AppendedFile(path, check), sinks
-        with disk_errors(path):
+        self.path = folder / METRICS_FILE
+        self._file, self._sinks = AppendedFile(self.path, check), sinks
+        with disk_errors(self.path):
             self._board = Board.open(folder / "tensorboard", first_step, check)
 
     def write(self, record: dict[str, Any]) -> None:
