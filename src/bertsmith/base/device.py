@@ -163,7 +163,7 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
         raise BertsmithError(f"device '{name}' is not known", "device", "use auto, cpu, cuda or cuda:N") from error
-    if device.type not in ("cpu", "cuda"):
+    if device.type not in ("cpu", "cuda") or name.startswith("cpu:"):
         raise BertsmithError(f"device '{name}' is not supported", "device", "use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         fix = f"{counted(torch.cuda.device_count(), 'CUDA device')} found"

@@ -72,6 +72,7 @@ def test_auto_follows_the_processor_and_says_so(monkeypatch, said, processor):
         ("gpu0", "fp32", "device 'gpu0' is not known"),
         (None, "fp32", "device 'None' is not known"),
         ("meta", "fp32", "device 'meta' is not supported"),
+        ("cpu:7", "fp32", "device 'cpu:7' is not supported"),
         ("cuda:99", "fp32", "device 'cuda:99' does not exist"),
     ],
 )
