@@ -281,7 +281,7 @@ def _mean_loss(records: Sequence[Mapping[str, Any]], begin: int, end: int) -> fl
     records: of the seed."""
     inside = [each for each in records if each["kind"] == "train" and begin < each["seed_step"] <= end]
     labels = sum(map(_weight, inside))
-    return float(sum(each["loss"] * _weight(each) for each in inside) / labels) if labels else None
+    return float(sum(each["loss"] * _weight(each) for each in inside) / (labels or 1)) if inside else None
 
 
 def _weight(record: Mapping[str, Any]) -> float:

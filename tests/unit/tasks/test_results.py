@@ -49,6 +49,18 @@ def test_a_seed_without_records_is_not_left_out() -> None:
         last_figures(Path("metrics.jsonl"), [record], "fold", [1, 2])
 
 
+def test_records_of_steps_that_all_overflowed_fp16_are_not_missing() -> None:
+    """Their line is there, and nothing counts in it."""
+    records = [
+        {"kind": "train", "seed": 0, "seed_step": 1, "steps": 1, "loss": 0.0, "count": 0.0},
+        {"kind": "evaluation", "seed": 0, "seed_step": 1, "accuracy": 0.5},
+    ]
+    (seed,) = results_of(Path("metrics.jsonl"), records, [0], "accuracy", 1, [1], 0)
+    assert seed.epochs[0].train_loss == 0.0
+    with pytest.raises(BertsmithError, match="records of seed 0 are missing"):
+        results_of(Path("metrics.jsonl"), records[1:], [0], "accuracy", 1, [1], 0)
+
+
 def test_what_patience_ended_is_told_beside_what_it_did_not_end() -> None:
     early = result([0.7, 0.5])
     assert "0.7000 +- 0.1414 (--patience ended the seed after epoch 2, and none of the folds)" in early.line()
