@@ -137,7 +137,9 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen[Any] | Command
         if any(json.loads(line)["step"] >= step for line in lines if line.endswith("}")):
             return
         time.sleep(0.05)
-    raise AssertionError(f"no step {step}: {process.poll()}")
+    status = process.poll()
+    process.kill()
+    raise AssertionError(f"no step {step}: {status}")
 
 
 def processes(**variables: str) -> list[int]:
