@@ -72,6 +72,13 @@ def test_lines_and_tensorboard_say_the_same(tmp_path: Path) -> None:
     assert "train/step" not in found
 
 
+def test_a_file_in_place_of_the_folder_of_tensorboard_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").touch()
+    with pytest.raises(BertsmithError, match="a file is in the way of this folder") as caught:
+        MetricsFile(tmp_path)
+    assert caught.value.where == str(tmp_path / "tensorboard")
+
+
 def test_a_resumed_runs_curve_has_no_double_points(tmp_path: Path) -> None:
     for first, steps in ((0, range(1, 6)), (4, range(4, 7))):
         metrics = MetricsFile(tmp_path, first)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import disk_errors, read_errors, write_text
+from bertsmith.base.files import make_folder, read_errors, write_text
 from bertsmith.training.records.appended import AppendedFile
 
 _BEGIN = "DLLL "
@@ -69,8 +69,7 @@ class DlloggerFile:
         """
         lines = _lines(path)
         self._start = datetime.now() - timedelta(seconds=max((_elapsed(each) for _, each in lines), default=0.0))
-        with disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         if path.exists():  # without a last line that was cut short
             write_text(path, "".join(f"{line}\n" for line, each in lines if not _is_after(each, last_step)))
         self._file = AppendedFile(path)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from bertsmith.base.files import make_folder
 from bertsmith.base.log import say
 from bertsmith.training.records.appended import AppendedFile
 
@@ -41,7 +42,7 @@ class Board:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._event, self._summary = Event, Summary
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         path = folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
         self._file = AppendedFile(path, check)
         self._writer = RecordWriter(self._file)
