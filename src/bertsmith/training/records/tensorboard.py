@@ -6,6 +6,7 @@ TensorBoard's own writer hands events to a thread, whose errors, a full disk say
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from bertsmith.base.files import make_folder
 from bertsmith.base.log import say
 from bertsmith.training.records.appended import AppendedFile
 
+_NAME = re.compile(r"events\.out\.tfevents\.(\d{19})\.")
 _OF_PLACE = ("step", "phase", "seed", "fold", "share")
 
 
@@ -43,7 +45,9 @@ class Board:
 
         self._event, self._summary = Event, Summary
         make_folder(folder)
-        path = folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
+        # TensorBoard reads them by name, and the clock may stand before that of an earlier one.
+        earlier = [int(found[1]) for each in folder.iterdir() if (found := _NAME.match(each.name))]
+        path = folder / f"events.out.tfevents.{max([time.time_ns(), *(each + 1 for each in earlier)])}.{os.getpid()}"
         self._file = AppendedFile(path, check)
         self._writer = RecordWriter(self._file)
         self._write(file_version="brain.Event:2")
