@@ -39,7 +39,7 @@ STUDENT = DistillSettings(
     report=False,
     temperature=False,
 )
-ALONE = {"label_weight": 1.0, "logits_weight": 0.0, "hidden_weight": 0.0, "label_augmented": True}
+ALONE = {"label_weight": 1.0, "logits_weight": 0.0, "hidden_weight": 0.0}
 WIKI, WIKI_FILES = "wiki/enwiki-2015/AA", 20
 PRETRAINING = {
     "phase1.steps": 1500,
@@ -127,7 +127,8 @@ def _one(out: Path, cell: str, seed: int, rows: Any, model: Path, teacher: Path,
     """A student, unless the file has it."""
     of = CELLS[cell]
     settings = replace(STUDENT, seed=seed, **({} if of.taught else ALONE))
-    settings = replace(settings, augment=AUGMENT, augment_model=str(words)) if of.made else settings
+    if of.made:
+        settings = replace(settings, augment=AUGMENT, augment_model=str(words), label_augmented=not of.taught)
     told = {**asdict(settings), "augment_model": "mlm" if of.made else None}
     start = model if of.untouched else teacher / "model"
 

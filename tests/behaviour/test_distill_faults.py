@@ -102,6 +102,9 @@ def test_settings_that_do_not_fit_the_models(
         ({"augment": 1, "augment_model": "x", "logits_weight": 0.0, "hidden_weight": 0.0}, "nothing would be learned"),
         ({"augment_share": 0.0}, "augment_share is 0"),
         ({"augment_top": 0}, "augment_top is 0"),
+        ({"augment_top": 5}, r"(?s)augment_top is 5\n.*use it with augment"),
+        ({"augment_share": 0.5}, r"(?s)augment_share is 0.5\n.*use it with augment"),
+        ({"label_augmented": True}, r"(?s)label_augmented is True\n.*use it with augment"),
     ],
 )
 def test_settings_that_contradict_each_other(changes: dict[str, Any], what: str) -> None:

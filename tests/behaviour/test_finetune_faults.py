@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,30 @@ def test_a_column_may_have_a_number_for_its_name_and_another_one_is_refused(mode
         with pytest.raises(BertsmithError, match="a column is called None, which is no text") as caught:
             bertsmith.finetune(task, model, TRAIN, [*DEV, {**DEV[0], None: "x"}], None, settings=SETTINGS)
         assert caught.value.where == f"row {len(DEV) + 1}"
+
+
+class Dataset:
+    """As Hugging Face's library of that name has rows: not as a sequence."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(TRAIN)
+
+
+class Frame(Dataset):
+    """As pandas has a table."""
+
+    columns = ("text", "label")
+
+
+@pytest.mark.parametrize(
+    ("rows_of", "fix"),
+    [(Frame(), 'table.to_dict("records")'), (Dataset(), "give list(...) of them"), (5, "give a file, or a list")],
+)
+def test_what_is_no_list_of_rows_is_told_how_to_become_one(model: Path, rows_of: Any, fix: str) -> None:
+    for given in ({"train": rows_of, "dev": DEV}, {"train": TRAIN, "dev": rows_of}):
+        with pytest.raises(BertsmithError, match="rows are of type .*, which is no list of rows") as caught:
+            bertsmith.finetune("classify", model, **given, settings=SETTINGS)
+        assert fix in caught.value.fix
 
 
 @pytest.mark.parametrize("part", ["train", "dev", "test"])

@@ -127,6 +127,17 @@ def test_a_fine_tuned_model_is_not_called_pre_trained(tmp_path):
         assert "pre-trained" not in caught.value.fix
 
 
+def test_the_row_that_ends_the_work_is_told_with_the_flag_that_leaves_it_out(model, tmp_path):
+    skip = "or use --on-error skip, which leaves such rows out and lists them"
+    for wrong, at_stop in (('{"text": " "}', True), ("{broken", True), ('{"body": "a"}', False)):
+        (tmp_path / "rows.jsonl").write_text(f'{{"text": "word1 [MASK]"}}\n{wrong}\n')
+        for out in ("-", tmp_path / "out.jsonl"):
+            with pytest.raises(BertsmithError) as caught:
+                predict_file(model, tmp_path / "rows.jsonl", out, **CPU)
+            assert caught.value.where.endswith("rows.jsonl:2")
+            assert caught.value.fix.endswith(skip) == at_stop
+
+
 def test_a_table_has_its_header_once_although_its_first_rows_are_left_out(model, tmp_path):
     with open(tmp_path / "rows.csv", "w", newline="") as file:
         csv.writer(file).writerows([["text", "n"], *(["no mask", n] for n in range(4)), *([text, 9] for text in GOOD)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bertsmith.base import files
@@ -29,7 +29,8 @@ def write_report(runs: Sequence[StrPath] | StrPath, out: StrPath) -> Path:
     """
     out = files.as_path(out, "out")
     _check_out(out)
-    folders = [files.as_path(run, "a run") for run in ([runs] if isinstance(runs, str | os.PathLike) else runs)]
+    is_one = isinstance(runs, str | os.PathLike) or not isinstance(runs, Iterable)
+    folders = [files.as_path(run, "a run") for run in ([runs] if is_one else runs)]
     if not folders:
         raise BertsmithError("no run is named", "report", "name one or several folders of runs")
     read = read_runs(folders)

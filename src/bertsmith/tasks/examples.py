@@ -13,7 +13,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.tasks.reading.bad_rows import BadRow, SkippedRows, check_list, pass_over, raise_at_once
-from bertsmith.tasks.reading.files import is_pipe, name_of, named_rows
+from bertsmith.tasks.reading.files import is_pipe, name_of, named_rows, no_list
 from bertsmith.tasks.reading.overlap import text_key
 from bertsmith.tasks.reading.parts import Parts, hold_out, name_of_part, read_parts, warn_of_copies, warn_of_groups
 from bertsmith.tasks.reading.records import Columns, Record, Source, unused_columns
@@ -37,8 +37,7 @@ def check_sources(sources: Mapping[str, Any]) -> None:
             what = f"the {part} rows cannot come from {name_of(source)}, a pipe, because they are read more than once"
             raise BertsmithError(what, part, "write them to a file first")
         if not isinstance(source, str | Path | Sequence):
-            fix = "give a file, or a list of rows"
-            raise BertsmithError(f"the {part} rows are of type {type(source).__name__}", part, fix)
+            raise no_list(source, f"the {part} rows", "give a file, or a list of rows")
 
 
 def encode_sources(

@@ -259,6 +259,9 @@ class DistillSettings(FinetuneSettings):
         if (self.augment > 0) != (self.augment_model is not None):
             fix = "give both: how many rows are made of each, and the model that proposes words"
             raise BertsmithError("one of augment and augment_model is there without the other", where, fix)
+        for name in ("augment_share", "augment_top", "label_augmented"):
+            plain = getattr(DistillSettings, name)
+            _demand(bool(self.augment) or getattr(self, name) == plain, name, getattr(self, name), "it with augment")
         if self.augment and (self.folds or self.learning_curve):
             what = "folds and learning curves divide the training rows, and augmented rows would be on both sides"
             raise BertsmithError(what, where, "leave out augment, or --folds and --learning-curve")

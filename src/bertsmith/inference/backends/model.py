@@ -161,8 +161,8 @@ class Loaded:
         return other
 
     def __reduce__(self) -> NoReturn:
-        what = f"a loaded {type(self).__name__} cannot be pickled, so no other process can have it"
-        fix = "give that one the folder, to load it there; predict_file and embed_file do so with workers"
+        what = f"a loaded {type(self).__name__} can be neither pickled nor copied by copy.deepcopy"
+        fix = "load its folder again, in another process too; predict_file and embed_file do so with workers"
         raise BertsmithError(what, "model", fix)
 
 

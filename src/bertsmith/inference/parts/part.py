@@ -12,8 +12,8 @@ from typing import Any, Literal, Self, TypeGuard, TypeVar
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import counted, warn
-from bertsmith.tasks.reading.bad_rows import SHOWN, BadRow, Report, in_words, raise_at_once
-from bertsmith.tasks.reading.records import Columns, Row, RowReader, has_lone_surrogate, no_characters
+from bertsmith.tasks.reading.bad_rows import SHOWN, BadRow, Report, in_words
+from bertsmith.tasks.reading.records import Columns, NoColumn, Row, RowReader, has_lone_surrogate, no_characters
 from bertsmith.tasks.sequences import Sequences, empty_in_words
 from bertsmith.tasks.task import NotFiniteError
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -141,9 +141,9 @@ def answer(work: PartWork, part: Part, on_error: OnError) -> Answered:
     """Answers the rows of a part. Raises BertsmithError at the first bad row, or with "skip" leaves bad rows out."""
     if on_error == "stop":
         # What is wrong with a row before the one that could not be read comes first.
-        done = _answer(work, part, list(filter(is_row, takewhile(is_row, part.rows))), raise_at_once)
-        for error, _ in filter(is_bad, part.rows):
-            raise error
+        done = _answer(work, part, list(filter(is_row, takewhile(is_row, part.rows))), stop_at)
+        for bad in filter(is_bad, part.rows):
+            stop_at(*bad)
         return done
     found = list(filter(is_bad, part.rows))
     done = _answer(work, part, list(filter(is_row, part.rows)), lambda *bad: found.append(bad))
@@ -152,6 +152,14 @@ def answer(work: PartWork, part: Part, on_error: OnError) -> Answered:
     for error, _ in found:
         done.account.skip(error)
     return Answered(done.payload, found, done.account)
+
+
+def stop_at(error: BertsmithError, row: Any) -> None:
+    """The Report of "stop". A column that is missing is one of the file: without its rows nothing would be left."""
+    if isinstance(error, NoColumn):
+        raise error
+    fix = "; ".join(filter(None, (error.fix, "or use --on-error skip, which leaves such rows out and lists them")))
+    raise BertsmithError(error.what, error.where, fix) from error
 
 
 def _answer(work: PartWork, part: Part, rows: list[Named], report: Report) -> Answered:

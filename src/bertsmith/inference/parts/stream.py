@@ -11,9 +11,9 @@ from typing import Any
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, warn
-from bertsmith.inference.parts.part import Account, Answered, Named, OnError, Part, PartWork, answer
+from bertsmith.inference.parts.part import Account, Answered, Named, OnError, Part, PartWork, answer, stop_at
 from bertsmith.inference.parts.reading import PART_CHARACTERS, characters, parts_of
-from bertsmith.tasks.reading.bad_rows import SHOWN, BadRow, in_words, raise_at_once
+from bertsmith.tasks.reading.bad_rows import SHOWN, BadRow, in_words
 from bertsmith.tasks.reading.files import is_pipe, name_of
 from bertsmith.tasks.reading.records import read_rows
 
@@ -82,7 +82,7 @@ def _as_they_come(work: PartWork, source: str | Path, most: int, on_error: OnErr
 
     def read() -> None:
         try:
-            report = raise_at_once if on_error == "stop" else keep
+            report = stop_at if on_error == "stop" else keep
             for row in read_rows(source, work.columns, reader=work.reader, report=report):
                 ready.put((row, characters(row)))
             ready.put((None, 0))

@@ -210,7 +210,7 @@ class Classify(Task):
             found = calibrate(logits, true, groups_of(examples.records))
             task = replace(task, temperature=found.temperature)
             used = f"temperature {found.temperature:.4g}" if found.kept else "no temperature"
-            change = f"calibration error on dev {found.before.ece:.4f} without, {found.after.ece:.4f} with one"
+            change = f"calibration error on dev {found.before.ece:.4f} before, {found.after.ece:.4f} after"
             say(f"{used}: {change} ({found.remark})")
         if self.fits_threshold and self.positive is not None:
             place = self.names.index(self.positive)

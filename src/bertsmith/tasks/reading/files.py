@@ -48,6 +48,8 @@ _JSON_LINES = ("ndjson", "json")
 # Of csv files; the first where their beginning does not tell.
 _SEPARATORS = ",;\t|"
 _HEAD = 1 << 16
+# What can be gone through in Python, but not row by row.
+_NO_ROWS = (Mapping, Set, bytes, bytearray)
 # The message for a fault, and what to do about it.
 _FAULTS = {
     NOT_JSON: ("this line is not JSON", "write an object a line"),
@@ -99,11 +101,19 @@ def rows_of(source: Source, form: Form, report: Report) -> Iterator[tuple[str, R
 def named_rows(rows: Iterable[Row | str]) -> Iterator[tuple[str, Row | str]]:
     """(where, row) for rows that are given in Python. Raises BertsmithError for what is no list of rows: a table of
     pandas would be read as the names of its columns, and a mapping as its keys."""
-    table = hasattr(rows, "columns")
-    if table or isinstance(rows, Mapping | Set | bytes | bytearray) or not isinstance(rows, Iterable):
-        fix = 'of a table of pandas give table.to_dict("records")' if table else "give a list of texts, or of mappings"
-        raise BertsmithError(f"the rows are of type {type(rows).__name__}, which is no list of rows", "the rows", fix)
+    if hasattr(rows, "columns") or isinstance(rows, _NO_ROWS) or not isinstance(rows, Iterable):
+        raise no_list(rows, "the rows", "give a list of texts, or of mappings")
     return ((f"row {number}", _named_by_texts(row, number)) for number, row in enumerate(rows, start=1))
+
+
+def no_list(rows: object, name: str, fix: str) -> BertsmithError:
+    """For what is given in place of a list of rows. name: what the rows are called. fix: where nothing better is
+    known."""
+    if hasattr(rows, "columns"):
+        fix = 'of a table of pandas give table.to_dict("records")'
+    elif isinstance(rows, Iterable) and not isinstance(rows, _NO_ROWS):
+        fix = "give list(...) of them, as they are read more than once"
+    return BertsmithError(f"{name} are of type {type(rows).__name__}, which is no list of rows", name, fix)
 
 
 def _named_by_texts(row: Row | str, number: int) -> Row | str:
