@@ -1,6 +1,7 @@
 """Labels, and the task model's arithmetic."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -259,10 +260,11 @@ def test_too_few_positive_rows_leave_the_threshold(caplog):
     assert any("4 dev rows have it, too few" in message for message in caplog.messages)
 
 
-def test_the_report_of_a_tuned_threshold_is_of_other_rows_on_dev_alone(tmp_path):
+def test_the_report_of_a_tuned_threshold_is_of_other_rows_on_dev_alone(tmp_path, said):
     logits, those = two_classes()
     task = Classify.of_records(those, FinetuneSettings(positive="rare", thresholds="tuned"))
     tuned = task.tuned(logits, of_dev(task, those))
+    assert re.search(r"calibration error on dev [0-9.]+ before, [0-9.]+ after \('after' is measured", said.text)
     for part in ("dev", "test"):
         tuned.write(logits, of_dev(task, those, part), tmp_path / part)
         assert ("tuned on other rows" in (tmp_path / part / "per_class.json").read_text()) == (part == "dev")
