@@ -200,7 +200,7 @@ class Frame(Dataset):
 )
 def test_what_is_no_list_of_rows_is_told_how_to_become_one(model: Path, rows_of: Any, fix: str) -> None:
     for given in ({"train": rows_of, "dev": DEV}, {"train": TRAIN, "dev": rows_of}):
-        with pytest.raises(BertsmithError, match="rows are of type .*, which is no list of rows") as caught:
+        with pytest.raises(BertsmithError, match=r"rows are of type .*, which is no list of rows") as caught:
             bertsmith.finetune("classify", model, **given, settings=SETTINGS)
         assert fix in caught.value.fix
 

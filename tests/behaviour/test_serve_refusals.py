@@ -37,7 +37,12 @@ def served(served_models: dict[str, Path]) -> Iterator[Served]:
         ),
         ("/predict", {"inputs": "a"}, 422, "name one in the path, as in /models/labels/predict"),
         ("/models/lables/predict", {"inputs": "a"}, 404, "did you mean 'labels'"),
-        ("/models/labels/predict", {"inputs": ["a", "b"]}, 422, "takes rows of one text, and this one has 2"),
+        (
+            "/models/labels/predict",
+            {"inputs": ["a", "b"]},
+            422,
+            "one text, and this one has 2 (row 1); give each row a",
+        ),
         ("/models/ranks/predict", {"inputs": "a"}, 422, "takes rows of two texts, and this one has 1"),
         *(
             ("/models/ranks/answers", {"rows": [PAIR, row]}, 422, "no 'text_b', or an empty one (row 2); give the")

@@ -29,8 +29,8 @@ def write_report(runs: Sequence[StrPath] | StrPath, out: StrPath) -> Path:
     """
     out = files.as_path(out, "out")
     _check_out(out)
-    is_one = isinstance(runs, str | os.PathLike) or not isinstance(runs, Iterable)
-    folders = [files.as_path(run, "a run") for run in ([runs] if is_one else runs)]
+    runs = [runs] if isinstance(runs, str | os.PathLike) or not isinstance(runs, Iterable) else runs
+    folders = [files.as_path(run, "a run") for run in runs]
     if not folders:
         raise BertsmithError("no run is named", "report", "name one or several folders of runs")
     read = read_runs(folders)

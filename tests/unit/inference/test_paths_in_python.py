@@ -75,7 +75,9 @@ def test_numbers_of_numpy_and_any_mapping_are_options_of_files(model, tmp_path):
 def test_a_loaded_model_says_that_it_stays_in_its_process(kind, model):
     loaded = kind(model, "cpu")
     for send in (pickle.dumps, copy.deepcopy):
-        with pytest.raises(BertsmithError, match=f"a loaded {kind.__name__} can be neither pickled nor copied by") as caught:
+        with pytest.raises(
+            BertsmithError, match=f"a loaded {kind.__name__} can be neither pickled nor copied by"
+        ) as caught:
             send(loaded)
         assert "load its folder again" in caught.value.fix
     again = copy.copy(loaded)

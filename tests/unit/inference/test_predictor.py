@@ -233,7 +233,7 @@ def test_a_bad_row_leaves_an_earlier_file(classes, tmp_path):
 def test_columns_of_another_name(classes):
     predictor = Predictor(classes, "cpu", precision="fp32", columns=Columns(text="body"))
     assert predictor([{"body": "a b"}]) == Predictor(classes, "cpu", precision="fp32")(["a b"])
-    with pytest.raises(BertsmithError, match="no column 'body'"):
+    with pytest.raises(BertsmithError, match="no column 'body'; found: text"):
         predictor([{"text": "a b"}])
 
 

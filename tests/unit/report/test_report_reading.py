@@ -179,7 +179,9 @@ def test_one_run_and_what_is_no_path_in_python(tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="out is of type NoneType, which is no path"):
         write_report([run], None)
     for wrong in (None, 5, [None]):
-        with pytest.raises(BertsmithError, match=f"a run is of type {'int' if wrong == 5 else 'NoneType'}, which is no"):
+        with pytest.raises(
+            BertsmithError, match=f"a run is of type {'int' if wrong == 5 else 'NoneType'}, which is no"
+        ):
             write_report(wrong, out)
     with pytest.raises(BertsmithError, match="a run is of type int, which is no path"):
         write_report([run, 5], out)

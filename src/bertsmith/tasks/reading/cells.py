@@ -19,6 +19,11 @@ _LONGEST_SHOWN = 1 << 14
 here too."""
 
 
+def found_in(row: Mapping[Any, Any]) -> str:
+    """The columns of a row, for a message about one that it lacks."""
+    return f"found: {', '.join(map(str, row)) or 'none'}"
+
+
 def listed_in(cell: Any, column: str, *kinds: type) -> Any:
     """What a cell has where a list or an object is wanted. A text that holds one as JSON is that, any other one stays,
     and so does a list without a part of these kinds, if kinds are given: a text may begin like JSON. ValueError for one

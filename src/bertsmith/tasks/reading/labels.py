@@ -11,6 +11,7 @@ from typing import Any
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import warn
+from bertsmith.tasks.reading.cells import found_in
 from bertsmith.tasks.reading.shapes import is_number
 
 MOST_CLASSES = 100
@@ -64,8 +65,7 @@ def marked_labels(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
     """The columns of a row that hold 1, out of those that stand for a label each. ValueError where one is not there, or
     holds neither 1 nor 0."""
     if absent := next((each for each in columns if each not in row), None):
-        found = ", ".join(map(str, row)) or "none"
-        raise ValueError(f"no column '{absent}'; found: {found}; name the column of labels with --columns.label")
+        raise ValueError(f"no column '{absent}'; {found_in(row)}; name the column of labels with --columns.label")
     held = {each: "" if row[each] is None else class_name(label_text(row[each])).lower() for each in columns}
     if wrong := next((each for each, value in held.items() if value not in YES_OR_NO), None):
         raise ValueError(f"column '{wrong}' holds '{held[wrong]}'; a column that stands for a label has 1 or 0")

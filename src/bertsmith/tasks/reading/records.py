@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 from bertsmith.base.errors import BertsmithError, TypeChecked, nearest
 from bertsmith.tasks.reading.bad_rows import BadRow, Report, SkippedRows, raise_at_once, refusal
+from bertsmith.tasks.reading.cells import found_in
 from bertsmith.tasks.reading.files import Form, name_of, rows_of
 from bertsmith.tasks.reading.files import Row as Row
 from bertsmith.tasks.reading.files import Source as Source
@@ -259,7 +260,9 @@ def text_of(row: Row, column: str) -> str:
     """The text in a column. ValueError where there is none, or an empty one."""
     text = row.get(column)
     if not isinstance(text, str):
-        raise ValueError(f"column '{column}' holds no text" if column in row else f"no column '{column}'")
+        raise ValueError(
+            f"column '{column}' holds no text" if column in row else f"no column '{column}'; {found_in(row)}"
+        )
     if not text.strip():
         raise ValueError(f"column '{column}' is empty")
     check_characters(text, column)
@@ -290,7 +293,7 @@ def read_rows(
         if isinstance(row, Mapping) and not row.keys() >= set(wanted.values()):
             field, name = next((field, name) for field, name in wanted.items() if name not in row)
             flag = f"--columns.{field.replace('_', '-')}"
-            fix = f"found: {', '.join(row) or 'none'}; name one with {flag}, in Python Columns({field}=...)"
+            fix = f"{found_in(row)}; name one with {flag}, in Python Columns({field}=...)"
             report(NoColumn(f"there is no column '{name}'", where, fix), row)
         else:
             yield where, row

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.base.log import counted
-from bertsmith.tasks.reading.cells import listed_in
+from bertsmith.tasks.reading.cells import found_in, listed_in
 from bertsmith.tasks.reading.records import Columns, Record, Row, check_characters, id_of, row_of, text_of
 from bertsmith.tasks.scoring.entities import Span
 from bertsmith.tasks.tagging.align import in_characters
@@ -48,7 +48,7 @@ def tagged_record(row: Row | str, columns: Columns, labelled: bool, where: str) 
         check_characters(text + " ".join(tags or ()), columns.tokens)
         return TaggedRecord(text, None, label, where, id_of(row, columns), words=tuple(words), tags=tags)
     if columns.text not in row:
-        raise ValueError(f"no column '{columns.tokens}' of words and no column '{columns.text}'; {_found(row)}")
+        raise ValueError(f"no column '{columns.tokens}' of words and no column '{columns.text}'; {found_in(row)}")
     text = text_of(row, columns.text)
     marked = None
     if labelled:
@@ -70,12 +70,8 @@ def spans_column(row: Row, columns: Columns) -> str:
 
 def _cell(row: Row, column: str, field: str) -> Any:
     if column not in row:
-        raise ValueError(f"no column '{column}'; {_found(row)}; name one with --columns.{field}")
+        raise ValueError(f"no column '{column}'; {found_in(row)}; name one with --columns.{field}")
     return row[column]
-
-
-def _found(row: Row) -> str:
-    return f"found: {', '.join(map(str, row)) or 'none'}"
 
 
 def words_of(value: Any, column: str) -> list[str]:

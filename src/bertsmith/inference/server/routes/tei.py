@@ -30,6 +30,7 @@ from bertsmith.tasks.kinds.embed import short_numbers
 
 _BYTES_A_NUMBER = 10  # in an answer
 _FEW_ROWS = 16  # whose scores take less time than a change of threads
+_OWN_LISTS = 'give each row a list of its own, as in [["a"], ["b"]]'
 VECTORS, CLASSES = "vectors of texts", "classes or numbers of rows"
 WAY_TO_VECTORS = "`bertsmith finetune embed` makes a model that does, and `bertsmith embed` gives those of any BERT"
 
@@ -211,8 +212,10 @@ def _asked(model: RowModel, rows: Sequence[Sequence[str]], named_texts: Named) -
     and for an empty text of a pair: in a file that stands for no second text."""
     for number, texts in enumerate(rows, 1):
         if model.pairs is not None and model.pairs != (len(texts) == 2):
-            wanted = "two texts" if model.pairs else "one text"
-            raise Refusal(422, f"{model.name} takes rows of {wanted}, and this one has {len(texts)} (row {number})")
+            wanted, fix = ("two texts", "") if model.pairs else ("one text", f"; {_OWN_LISTS}")
+            raise Refusal(
+                422, f"{model.name} takes rows of {wanted}, and this one has {len(texts)} (row {number}){fix}"
+            )
         if len(texts) == 2 and not all(text.strip() for text in texts):
             check_texts(named_texts)
     columns = model.columns.text, model.columns.text_b
@@ -225,8 +228,8 @@ def _rows(inputs: str | list[str] | list[list[str]]) -> tuple[list[list[str]], b
         return [[inputs]], False
     texts = [each for each in inputs if isinstance(each, str)]
     if len(texts) > 2:
-        fix = 'give each row a list of its own, as in [["a"], ["b"]]'
-        raise Refusal(422, f"inputs: a list of texts is one row, of a text or a pair, and this has {len(texts)}; {fix}")
+        what = f"inputs: a list of texts is one row, of a text or a pair, and this has {len(texts)}"
+        raise Refusal(422, f"{what}; {_OWN_LISTS}")
     return ([texts], False) if texts else ([list(each) for each in inputs], True)
 
 
