@@ -105,6 +105,11 @@ def test_settings_that_do_not_fit_the_models(
         ({"augment_top": 5}, r"(?s)augment_top is 5\n.*use it with augment"),
         ({"augment_share": 0.5}, r"(?s)augment_share is 0.5\n.*use it with augment"),
         ({"label_augmented": True}, r"(?s)label_augmented is True\n.*use it with augment"),
+        (
+            {"logits_weight": 0.0, "soft_temperature": 5.0},
+            r"(?s)soft_temperature is 5.0\n.*with logits_weight, which is 0",
+        ),
+        ({"hidden_weight": 0.0, "layer_map": "0:0"}, r"(?s)layer_map is 0:0\n.*with hidden_weight, which is 0"),
     ],
 )
 def test_settings_that_contradict_each_other(changes: dict[str, Any], what: str) -> None:

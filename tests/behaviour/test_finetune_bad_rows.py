@@ -86,7 +86,7 @@ def test_a_bad_row_is_named_by_the_task_that_the_others_show(
     assert f"task: {kind} (" in said
     assert f"1 bad row left out: {bad}" in said
     means = {"choice": "accuracy", "qa": "f1"}
-    moved = f"so that a single one moves {means[kind]} by up to 33.3%" if kind in means else "which are few"
+    moved = f"so that a single one moves {means[kind]} by up to 33.3%" if kind in means else "too few to say much"
     assert f"dev has 3 rows, {moved}; use more, or --folds 5" in said, "one row may move other metrics by more"
     (row,) = map(json.loads, bad.read_text().splitlines())
     assert row["where"] == f"{train}:6"
@@ -343,7 +343,10 @@ def test_few_rows_to_measure_the_f1_of_several_labels_or_vectors_on_are_only_cal
     for kind, made in (("classify", several), ("embed", pairs)):
         said.clear()
         bertsmith.finetune(kind, model, made, made[:10], None, settings=FAST)
-        assert "dev has 10 rows, which are few; use more" in said.text
+        assert "dev has 10 rows, too few to say much; use more" in said.text
+    said.clear()
+    bertsmith.finetune("embed", model, pairs, pairs[:1], None, settings=FAST)
+    assert "dev has 1 row, too few to say much; use more" in said.text
     said.clear()
     bertsmith.finetune("classify", model, several, several[:10], None, settings=replace(FAST, metric="subset_accuracy"))
     assert "dev has 10 rows, so that a single one moves subset_accuracy by up to 10.0%" in said.text

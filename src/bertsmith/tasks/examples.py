@@ -11,7 +11,7 @@ from typing import Any
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say, warn
+from bertsmith.base.log import counted, say, warn
 from bertsmith.tasks.reading.bad_rows import BadRow, SkippedRows, check_list, pass_over, raise_at_once
 from bertsmith.tasks.reading.files import is_pipe, name_of, named_rows, no_list
 from bertsmith.tasks.reading.overlap import text_key
@@ -127,8 +127,8 @@ def warn_of_few_rows(records: Parts, metric: str) -> None:
     """Where dev has few rows. metric: that selects the best weights."""
     count = len(records.get("dev", ()))
     if 0 < count < _FEW_ROWS:
-        moved = f"so that a single one moves {metric} by up to {1 / count:.1%}" if metric in _MEANS else "which are few"
-        what = f"dev has {count:,} rows, {moved}; use more, or --folds 5, which measures on all training rows"
+        moved = f"so that a single one moves {metric} by up to {1 / count:.1%}" if metric in _MEANS else "too few to say much"
+        what = f"dev has {counted(count, 'row')}, {moved}; use more, or --folds 5, which measures on all training rows"
         warn(what, of_all_ranks=True)
 
 

@@ -25,6 +25,12 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     "labels": ("classify", "tag"),
     "window_overlap": ("classify", "regress", "tag", "choice", "embed"),
 }
+_READ_WITH = {
+    **dict.fromkeys(("augment_share", "augment_top", "label_augmented"), "augment"),
+    "soft_temperature": "logits_weight",
+    "layer_map": "hidden_weight",
+}
+"""Settings of a student that are read only where another one is not 0."""
 _OF_TEXTS = ("classify", "regress", "score", "choice", "embed", "masked words")
 COLUMNS_READ_BY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("--columns.question", "--columns.context", "--columns.answers"), ("qa",)),
@@ -259,9 +265,9 @@ class DistillSettings(FinetuneSettings):
         if (self.augment > 0) != (self.augment_model is not None):
             fix = "give both: how many rows are made of each, and the model that proposes words"
             raise BertsmithError("one of augment and augment_model is there without the other", where, fix)
-        for name in ("augment_share", "augment_top", "label_augmented"):
-            plain = getattr(DistillSettings, name)
-            _demand(bool(self.augment) or getattr(self, name) == plain, name, getattr(self, name), "it with augment")
+        for name, other in _READ_WITH.items():
+            unread = not getattr(self, other) and getattr(self, name) != getattr(DistillSettings, name)
+            _demand(not unread, name, getattr(self, name), f"it with {other}, which is 0")
         if self.augment and (self.folds or self.learning_curve):
             what = "folds and learning curves divide the training rows, and augmented rows would be on both sides"
             raise BertsmithError(what, where, "leave out augment, or --folds and --learning-curve")
@@ -299,6 +305,6 @@ def check_read(kind: str, given: Iterable[str], read_by: Mapping[str, Sequence[s
             raise BertsmithError(what, where, f"leave it out; it is for {' and '.join(kinds)} models")
 
 
-def _demand(holds: bool, name: str, found: float, wanted: str) -> None:
+def _demand(holds: bool, name: str, found: object, wanted: str) -> None:
     if not holds:
         raise BertsmithError(f"{name} is {found}", "fine-tuning settings", f"use {wanted}")

@@ -163,7 +163,7 @@ def _write_graphs(source: Path, aside: Path, backend: str, options: ExportOption
         narrow = graph_of(model, "weights" if backend == "openvino" else "operators", pretrained)
         count["int8"] = write_graph(narrow, aside / names["int8"])
         share = count["int8"] / count["fp32"]
-        say(f"int8: the weights of linear maps, {share:.0%} of the bytes in fp32; embeddings stay in fp32")
+        say(f"int8: the weights of linear maps, and embeddings stay in fp32: the graph has {share:.0%} of the bytes")
     return facts
 
 
