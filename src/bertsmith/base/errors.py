@@ -76,10 +76,14 @@ def ran_out_of_memory(error: Exception) -> bool:
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """A phrase for the `fix` of an error: names the known word that is most like `word`, or lists all known ones."""
+    """A phrase for the `fix` of an error: names the known word that is most like `word`, or of which it has the
+    initials (--lr), or lists all known ones. The dashes before flags make no two of them alike."""
     names = sorted(known)
-    match = difflib.get_close_matches(word, names, n=1, cutoff=0.6) if isinstance(word, str) else []
-    return f"did you mean '{match[0]}'?" if match else f"known are: {', '.join(names)}"
+    plain = {name.removeprefix("--"): name for name in names}
+    bare = word.removeprefix("--") if isinstance(word, str) else ""
+    by_initials = [name for name in plain if "-" in name and bare == "".join(each[:1] for each in name.split("-"))]
+    match = difflib.get_close_matches(bare, plain, n=1, cutoff=0.6) or by_initials
+    return f"did you mean '{plain[match[0]]}'?" if match else f"known are: {', '.join(names)}"
 
 
 def is_too_large(value: object) -> bool:

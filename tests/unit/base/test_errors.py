@@ -40,6 +40,12 @@ def test_the_nearest_word_is_named(word, said):
     assert nearest(word, ["pretrain", "finetune"]) == said
 
 
+def test_flags_are_alike_by_more_than_their_dashes_and_labels_keep_their_signs():
+    flags = ["--fold", "--learning-rate", "--weight-decay"]
+    assert [nearest(each, flags) for each in ("--lr", "--wd")] == [f"did you mean '{each}'?" for each in flags[1:]]
+    assert nearest("good", ["-1", "0", "1"]) == "known are: -1, 0, 1"
+
+
 @pytest.mark.parametrize("word", [None, 5, ["pretrain"]])
 def test_what_is_no_word_is_like_none(word):
     assert nearest(word, ["pretrain", "finetune"]) == "known are: finetune, pretrain"

@@ -134,6 +134,8 @@ def test_help_says_that_no_triton_server_has_run_an_export(capsys):
     [
         (["pretran"], "there is no verb 'pretran'", "did you mean 'pretrain'?"),
         (["verify", "x", "--corpsu", "y"], "there is no flag --corpsu", "did you mean '--corpus'?"),
+        (["finetune", "classify", "--lr", "1"], "there is no flag --lr", "did you mean '--learning-rate'?"),
+        (["verify", "x", "--xy", "y"], "there is no flag --xy", "known are: --corpus"),
         (["verify"], "missing: CORPUS", "bertsmith verify --help"),
         (["verify", "no/such/corpus"], "no/such/corpus", "bertsmith prepare"),
         (["quickstart", "--budget", "huge"], "--budget is 'huge'", "use one of: tiny, normal"),

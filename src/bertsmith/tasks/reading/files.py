@@ -303,7 +303,9 @@ def _named(rows: Iterable[tuple[str, list[str], bytes]], file: _File, report: Re
             continue
         what = f"this row has {len(cells)} fields and the first one has {len(names)}"
         fix = (
-            "quote fields that contain the separator" if file.quoted else "say if the fields are quoted, or correct it"
+            "quote fields that contain the separator"
+            if file.quoted
+            else "correct it, or where fields are quoted use --columns.quoted, in Python Columns(quoted=True)"
         )
         report(BertsmithError(what, where, fix), raw)
     if passed_over:

@@ -306,6 +306,7 @@ def test_a_comma_separates_where_semicolons_are_text(tmp_path):
 
 def test_one_column_with_commas_is_an_error_as_before(tmp_path):
     assert "has 2 fields and the first one has 1" in failing(write(tmp_path / "rows.csv", "text\nHello, world\n")).what
+    assert "use --columns.quoted, in Python" in failing(write(tmp_path / "rows.tsv", 'a\tb\n"c\td"\te\n')).fix
 
 
 def test_text_in_utf16_and_line_ends_of_old_programs(tmp_path):
