@@ -164,18 +164,24 @@ def model_folder(folder: files.StrPath, name: str = "model") -> Path:
 
 def read_config(folder: Path) -> BertConfig:
     """The shape of the BERT in a folder; what decides its numbers and is not said there is as in `transformers`, and
-    told. Raises BertsmithError where there is none, or one that is no BERT's, and for a folder whose name is not UTF-8:
-    its weights could not be read."""
-    if not folder.is_dir():
-        what = "this is a file, not a model folder" if folder.exists() else "this model folder does not exist"
-        raise BertsmithError(what, folder, FOLDER_FIX)
-    files.check_utf8(folder)
-    path = folder / CONFIG_FILE
-    values = files.read_json(path, FOLDER_FIX)
+    told. Raises BertsmithError as `read_values` does, and for one that is no BERT's."""
+    values, path = read_values(folder), folder / CONFIG_FILE
     config = shape_in(values, path)
     for name in (each for each in _UNSEEN if values.get(each) is None):
         log_choice(f"{name} of {path}", str(getattr(config, name)), "the file does not say; BERT's own value")
     return config
+
+
+def read_values(folder: Path) -> Any:
+    """What the config file of a folder holds. Raises BertsmithError where there is none, and for a folder whose name is
+    not UTF-8: its weights could not be read."""
+    if folder.is_dir():
+        files.check_utf8(folder)
+        return files.read_json(folder / CONFIG_FILE, FOLDER_FIX)
+    if folder.exists():
+        raise BertsmithError("this is a file, not a model folder", folder, FOLDER_FIX)
+    fix = f"{FOLDER_FIX}; nothing is fetched from a hub by its name"
+    raise BertsmithError("this model folder does not exist", folder, fix)
 
 
 def shape_in(values: Any, path: Path) -> BertConfig:

@@ -213,8 +213,9 @@ def test_a_cut_off_file_and_a_missing_one_are_named(folder, tmp_path):
     path.unlink()
     with pytest.raises(BertsmithError, match="no weights here"):
         load_encoder(folder)
-    with pytest.raises(BertsmithError, match="does not exist"):
+    with pytest.raises(BertsmithError, match="does not exist") as caught:
         load_encoder(tmp_path / "nowhere")
+    assert "nothing is fetched from a hub by its name" in caught.value.fix
 
 
 def test_a_full_disk_leaves_the_old_folder(model, folder, tokenizer_folder, monkeypatch):

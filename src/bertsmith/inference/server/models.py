@@ -28,7 +28,7 @@ from bertsmith.tasks.reading.records import Record, has_lone_surrogate
 from bertsmith.tasks.registry import answering
 from bertsmith.tasks.sequences import Sequences
 from bertsmith.tokens.tokenizer import Tokenizer
-from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, model_folder
+from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, model_folder, read_values
 
 EMBED, MASKED, SCORE = "embed", "masked words", "score"
 MOST_GUESSES = 20
@@ -170,7 +170,7 @@ def open_model(name: str, folder: Path, run_by: Mapping[str, str], limits: Limit
     holds none that can be served.
     """
     folder = model_folder(folder)
-    config = files.read_json(folder / CONFIG_FILE, "name a model folder: one with config.json and model.safetensors")
+    config = read_values(folder)
     if not isinstance(config, Mapping):
         raise BertsmithError("this file holds no JSON object", folder / CONFIG_FILE, "name a model folder")
     on_cpu = run_by["backend"] != "torch" or is_cpu(run_by["device"])
