@@ -17,6 +17,7 @@ from bertsmith.tasks.reading.split import are_numbers, split, strata
 
 Parts = dict[str, list[Record]]
 _SHOWN = 5
+_ALIKE = "case and white space aside"
 
 
 def read_parts(
@@ -95,13 +96,13 @@ def warn_of_copies(parts: Parts, reader: type[RowReader]) -> None:
         if part in items and other in items:
             found = rows_in_both(items[part], items[other])
             what = f"{found.count:,} of {len(items[part]):,} {part} rows have the text of {other} rows"
-            _warn(found, f"{what}, so their score may be optimistic")
+            _warn(found, f"{what} ({_ALIKE}), so their score may be optimistic")
             shared = _with_text_of(parts[part], parts[other], reader)
             if shared:
                 what = f"{len(shared):,} of {len(items[part]):,} {part} rows have one of their texts in {other} rows"
                 warn(f"{what}, such as {shared[0].where}, so their score may be optimistic", of_all_ranks=True)
     found = contradictions([each for each in items["train"] if each.label])
-    _warn(found, f"training rows give {counted(found.count, 'text')} several labels")
+    _warn(found, f"training rows give {counted(found.count, 'text')} several labels ({_ALIKE})")
 
 
 def warn_of_groups(parts: Parts, column: str) -> None:
@@ -136,4 +137,4 @@ def _item(record: Record, reader: type[RowReader]) -> Item:
 
 def _warn(found: Overlap, what: str) -> None:
     if found.count:
-        warn(listed(f"{what} (but for case and white space)", found.examples, found.count), of_all_ranks=True)
+        warn(listed(what, found.examples, found.count), of_all_ranks=True)

@@ -96,7 +96,7 @@ def test_copies_in_all_parts_are_named(said):
     made = {"train": ROWS[:10], "dev": [*ROWS[8:12], {"text": "TEXT 3", "label": "a"}], "test": ROWS[9:14]}
     warn_of_copies(parts(made.pop("train"), **made), RowReader)
     for line in (
-        "3 of 5 dev rows have the text of train rows, so their score may be optimistic",
+        "3 of 5 dev rows have the text of train rows (case and white space aside), so their score may be optimistic",
         "row 5 is row 4 (labelled a, there b)",
         "1 of 5 test rows have the text of train rows",
         "3 of 5 test rows have the text of dev rows",
