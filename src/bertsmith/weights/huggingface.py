@@ -26,7 +26,7 @@ from bertsmith.tokens.tokenizer_files import ADDED_FILE, ROLES_FILE, set_max_len
 from bertsmith.weights.names import POOLER, part_of, to_huggingface, to_ours
 from bertsmith.weights.stored import CONFIG_FILE as CONFIG_FILE
 from bertsmith.weights.stored import FOLDER_FIX, WEIGHTS_FILES, read_tensors, write_tensors
-from bertsmith.weights.strict import Fit, fit, own_parameters
+from bertsmith.weights.strict import Fit, fit, is_finite, own_parameters
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 TASK_FILE, FINETUNE_FILE, PRETRAINING_FILE = "task.json", "finetune.json", "pretraining.json"
@@ -230,7 +230,7 @@ def save_model(model: nn.Module, contents: FolderContents, out: str | Path) -> N
 
 def write_folder(tensors: Mapping[str, Tensor], shape: BertConfig, contents: FolderContents, out: Path) -> None:
     """Writes a model folder of tensors under our names; as `save_model` otherwise."""
-    broken = [name for name, each in tensors.items() if not bool(torch.isfinite(each.float()).all())]
+    broken = [name for name, each in tensors.items() if not is_finite(each.float())]
     if broken:
         what = f"weights are not finite (NaN or infinity) in fp32: {', '.join(broken[:_SHOWN])}"
         raise BertsmithError(
