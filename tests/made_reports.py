@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from bertsmith.training.records.events import EVENTS_FILE
-from bertsmith.training.run_folder import STARTED_ON
+from bertsmith.training.records.names import EVENTS_FILE, STARTED_ON
 from made_pages import write_lines
 
 # They have no content in HTML, and so no end.

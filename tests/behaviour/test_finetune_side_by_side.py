@@ -27,8 +27,8 @@ from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.loop import Stage, Trainer
 from bertsmith.training.objective import Step
-from bertsmith.training.records.events import EVENTS_FILE
 from bertsmith.training.records.meters import read_metrics
+from bertsmith.training.records.names import EVENTS_FILE
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run_folder import Run
 from made_kills import Moment, Rename, drawing

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from bertsmith.cli import main
 from bertsmith.report.report import MOST_BYTES, write_report
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining.continued import BEFORE
-from bertsmith.training.records.events import EVENTS_FILE
+from bertsmith.training.records.names import EVENTS_FILE
 from bertsmith.training.run_folder import Run
 from made_pages import read_lines
 from made_reports import Parsed, train_record, write_run
@@ -41,6 +43,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     model = made_model(folder)
     bertsmith.finetune("classify", model, made, [*rows(30, 2), *dev], folder / "labels", **options)
     return {name: folder / name for name in ("finished", "resumed", "stopped", "labels")}
+
+
+def test_a_page_needs_no_torch(runs: dict[str, Path], tmp_path: Path) -> None:
+    """So that it is there at once."""
+    command = ["report", *map(str, runs.values()), "--out", str(tmp_path / "page.html")]
+    code = f"import sys; from bertsmith.cli import main; main({command!r}); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "page.html").exists()
 
 
 def shown(out: Path, *folders: Path) -> Parsed:

@@ -16,9 +16,8 @@ from bertsmith.tasks.answering.figures import keys_of, named_as_1_1
 from bertsmith.tasks.examples import warn_of_empty
 from bertsmith.tasks.kinds.qa import Qa
 from bertsmith.tasks.reading.bad_rows import SkippedRows
-from bertsmith.tasks.reading.records import Columns, Source, read_records
+from bertsmith.tasks.reading.records import Columns, Source, Truncated, read_records
 from bertsmith.tasks.scoring.squad import scores_1_1, scores_2_0
-from bertsmith.tasks.sequences import Truncated
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,11 @@ from bertsmith.report.curves import Curves
 from bertsmith.report.markup import distinct
 from bertsmith.tasks.report.parts import OUT_OF_FOLD, REPORT
 from bertsmith.tasks.results import FinetuneResult
-from bertsmith.training.records.events import ENVIRONMENT, ERROR, EVENTS_FILES
-from bertsmith.training.records.meters import METRICS_FILE
-from bertsmith.training.run_folder import (
+from bertsmith.training.records.names import (
+    ENVIRONMENT,
+    ERROR,
+    EVENTS_FILES,
+    METRICS_FILE,
     MODEL_FOLDER,
     RECIPE_FILE,
     RUN_FILE,
@@ -30,8 +32,7 @@ from bertsmith.training.run_folder import (
     TRIALS_FOLDER,
     flat,
 )
-from bertsmith.weights.huggingface import FINETUNE_FILE
-from bertsmith.weights.stored import CONFIG_FILE
+from bertsmith.weights.names import CONFIG_FILE, FINETUNE_FILE
 
 PARTS = ("dev", "test", OUT_OF_FOLD)
 _VERBS = "pretrain, finetune or distill"

@@ -23,7 +23,7 @@ from bertsmith.report.markup import (
 )
 from bertsmith.report.parts import Limits, noted, shown_of, title_of
 from bertsmith.report.reading import RunRead
-from bertsmith.training.records.events import ERROR, WARNING
+from bertsmith.training.records.names import ERROR, WARNING
 
 _OF_PLACE = ("kind", "step", "phase", "seed", "fold", "share")
 _KINDS = {"start": "before the first step", "before": "before training", "final": "finished", "evaluation": ""}

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.tasks.sequences import Truncated
+from bertsmith.tasks.reading.records import Truncated
 
 # Of a score between measuring and tuning, of which a line tells.
 _SHOWN_CHANGE = 5e-5

@@ -23,7 +23,7 @@ from bertsmith.base.layout import Layout, ranges
 from bertsmith.base.log import log_choice
 from bertsmith.model.attention.packed import Packed
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.reading.records import Record, Truncated
 from bertsmith.tokens.special_ids import SpecialIds
 from bertsmith.tokens.tokenizer import Tokenizer, truncated_lengths
 from bertsmith.tokens.tokenizer_files import keeps_end
@@ -51,14 +51,6 @@ class Fit:
 USUAL = Fit()
 _NO_TOKEN = "a text without any token"
 _UNKNOWN = "a text of which the vocabulary has nothing ([UNK] alone)"
-
-
-@dataclass(frozen=True)
-class Truncated:
-    """How many rows lost tokens, and how many tokens these were."""
-
-    rows: int
-    tokens: int
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def budget_recipe(corpus: Path, out: Path, overrides: Sequence[str], resume: boo
     from bertsmith.base import ranks
     from bertsmith.base.device import choose_device
     from bertsmith.base.processor import this_processor
-    from bertsmith.training.run_folder import RECIPE_FILE
+    from bertsmith.training.records.names import RECIPE_FILE
 
     known = out / RECIPE_FILE
     if resume and known.is_file():

@@ -11,7 +11,8 @@ from bertsmith.batches.samples import show_instances_from
 from bertsmith.corpus.shards import Corpus
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.recipes.schema import Recipe
-from bertsmith.training.run_folder import RECIPE_FILE, RUN_FILE, Run, settings_identity
+from bertsmith.training.records.names import RECIPE_FILE, RUN_FILE
+from bertsmith.training.run_folder import Run, settings_identity
 from bertsmith.training.shape import masking_of, order_of
 
 # The fields of a recipe that instances and their masks depend on.

@@ -31,7 +31,8 @@ from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.loop import Cadence, Trainer
 from bertsmith.training.objective import Objective, nothing
 from bertsmith.training.records.environment import environment
-from bertsmith.training.records.meters import METRICS_FILE, MetricsFile, read_metrics
+from bertsmith.training.records.meters import MetricsFile, read_metrics
+from bertsmith.training.records.names import METRICS_FILE
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.records.trace import Trace
 from bertsmith.training.run_folder import RunFacts, claim, mark_stopped

@@ -28,17 +28,24 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import LOCK_FILE, Held, locked
 from bertsmith.base.log import say, warn
 from bertsmith.training.checkpoints import Position, step_folders
-from bertsmith.training.records.events import EVENTS_FILES, Events
-from bertsmith.training.records.meters import METRICS_FILE, forget_after, read_metrics
+from bertsmith.training.records.events import Events
+from bertsmith.training.records.meters import forget_after, read_metrics
+from bertsmith.training.records.names import (
+    BEST_FOLDER,
+    EVENTS_FILES,
+    METRICS_FILE,
+    MODEL_FOLDER,
+    RECIPE_FILE,
+    RUN_FILE,
+    START,
+    STARTED_ON,
+    STOPPED_MARK,
+    TASK,
+    flat,
+)
 from bertsmith.weights.huggingface import check_replaceable, read_config
 from bertsmith.weights.stored import CONFIG_FILE, read_tensors, stored_files
 
-MODEL_FOLDER, BEST_FOLDER, TRIALS_FOLDER, RECIPE_FILE = "model", "best", "trials", "recipe.yaml"
-# What a job's script looks for, to start the job again; beside it exit statuses may be those of a scheduler.
-STOPPED_MARK = "stopped"
-RUN_FILE, STARTED_ON, TASK = "run.json", "begun_on", "task"
-# In `begun_on`: a name that no other start of a run has, the same command's included.
-START = "start"
 _CORPUS_FILE = "corpus.json"
 _SHOWN, _LONGEST = 8, 40
 # Of a run whose checkpoints may be whole.
@@ -312,14 +319,6 @@ def model_identity(folder: Path, name: str) -> dict[str, str]:
 def settings_identity(settings: Mapping[str, Any], name: str, free: Collection[str]) -> dict[str, Any]:
     """Nested settings as flat names under `name`, without those in `free`, which do not change the result."""
     return {f"{name}.{each}": value for each, value in flat(settings).items() if each not in free}
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values by dotted names: {"phase1.steps": 100}."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return found
 
 
 def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:

@@ -23,13 +23,14 @@ from bertsmith.model.initial import initialise, shapes_only
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.tokenizer_files import ADDED_FILE, ROLES_FILE, set_max_length
+from bertsmith.weights.names import CONFIG_FILE as CONFIG_FILE
+from bertsmith.weights.names import FINETUNE_FILE as FINETUNE_FILE
 from bertsmith.weights.names import POOLER, part_of, to_huggingface, to_ours
-from bertsmith.weights.stored import CONFIG_FILE as CONFIG_FILE
 from bertsmith.weights.stored import FOLDER_FIX, WEIGHTS_FILES, read_tensors, write_tensors
 from bertsmith.weights.strict import Fit, fit, is_finite, own_parameters
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
-TASK_FILE, FINETUNE_FILE, PRETRAINING_FILE = "task.json", "finetune.json", "pretraining.json"
+TASK_FILE, PRETRAINING_FILE = "task.json", "pretraining.json"
 _OPTIONAL_FILES = (ADDED_FILE, ROLES_FILE)
 # What sentence-transformers reads beside the model (`tasks/embedding/folders.py`), the last one a folder.
 _SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling")

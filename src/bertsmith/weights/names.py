@@ -1,4 +1,4 @@
-"""The names of a BERT's tensors: Hugging Face's and ours.
+"""The names of a BERT's tensors, Hugging Face's and ours, and those of files beside them.
 
 Ours are those of a model with heads: the encoder's begin with `encoder.`.
 """
@@ -6,6 +6,8 @@ Ours are those of a model with heads: the encoder's begin with `encoder.`.
 from __future__ import annotations
 
 import re
+
+CONFIG_FILE, FINETUNE_FILE = "config.json", "finetune.json"
 
 # Module names, Hugging Face's without `bert.` and ours; * stands for the number of a layer.
 _MODULES = (

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
+from bertsmith.weights.names import CONFIG_FILE as CONFIG_FILE
 
-CONFIG_FILE, EXPORT_FILE = "config.json", "export.json"
+EXPORT_FILE = "export.json"
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 # In the order in which transformers looks for them.
 _CANDIDATES = (WEIGHTS_FILES[0], f"{WEIGHTS_FILES[0]}.index.json", WEIGHTS_FILES[1], f"{WEIGHTS_FILES[1]}.index.json")

@@ -13,8 +13,8 @@ from bertsmith.base.files import write_json
 from bertsmith.report.page import page
 from bertsmith.report.parts import Limits
 from bertsmith.report.reading import read_runs
+from bertsmith.tasks.reading.records import Truncated
 from bertsmith.tasks.results import FinetuneResult, SeedResult, last_figures, results_of
-from bertsmith.tasks.sequences import Truncated
 from bertsmith.weights.huggingface import FINETUNE_FILE
 from made_reports import Parsed, write_run
 

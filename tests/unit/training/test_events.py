@@ -18,7 +18,8 @@ from bertsmith.base.log import warn
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.training.records.appended import AppendedFile
 from bertsmith.training.records.environment import environment
-from bertsmith.training.records.events import EVENTS_FILE, Events
+from bertsmith.training.records.events import Events
+from bertsmith.training.records.names import EVENTS_FILE
 from made_pages import read_lines
 
 

@@ -22,7 +22,7 @@ from bertsmith.tasks.results import CROSS_FITTED_DEV, LAST, FinetuneResult, kept
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Examples, Runner
 from bertsmith.training.checkpoints import Best, drop_checkpoints, load_best
-from bertsmith.training.records.meters import METRICS_FILE
+from bertsmith.training.records.names import METRICS_FILE
 from bertsmith.training.run_folder import Run
 from bertsmith.weights.huggingface import FINETUNE_FILE, TASK_FILE, FolderContents, read_config, save_model
 

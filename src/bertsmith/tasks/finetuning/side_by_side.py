@@ -26,22 +26,19 @@ from bertsmith.tasks.finetuning.work import Work
 from bertsmith.training.checkpoints import Best, Position, drop_checkpoints
 from bertsmith.training.loop import run_stages
 from bertsmith.training.records.environment import environment
-from bertsmith.training.records.events import ENVIRONMENT, EVENTS_FILE
-from bertsmith.training.records.meters import METRICS_FILE, MetricsFile, read_metrics
-from bertsmith.training.records.sinks import Outputs
-from bertsmith.training.run import start_device
-from bertsmith.training.run_folder import (
+from bertsmith.training.records.meters import MetricsFile, read_metrics
+from bertsmith.training.records.names import (
+    ENVIRONMENT,
+    EVENTS_FILE,
+    METRICS_FILE,
     RECIPE_FILE,
     RUN_FILE,
     STOPPED_MARK,
     TRIALS_FOLDER,
-    Guard,
-    Run,
-    RunFacts,
-    check_same_run,
-    claim,
-    mark_stopped,
 )
+from bertsmith.training.records.sinks import Outputs
+from bertsmith.training.run import start_device
+from bertsmith.training.run_folder import Guard, Run, RunFacts, check_same_run, claim, mark_stopped
 
 _SIGNALLED = "what this rank trains is saved, and the run stops when the other ranks have saved too"
 _CUT = "micro_batch_tokens"

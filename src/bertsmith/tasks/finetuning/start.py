@@ -29,7 +29,8 @@ from bertsmith.tasks.task import Floats, Runner
 from bertsmith.training.agreement import agree, checksum
 from bertsmith.training.checkpoints import Position
 from bertsmith.training.loop import Cadence, Stage, Trainer
-from bertsmith.training.records.meters import METRICS_FILE, read_metrics
+from bertsmith.training.records.meters import read_metrics
+from bertsmith.training.records.names import METRICS_FILE
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run import (
     TrainerSettings,

@@ -31,7 +31,7 @@ from bertsmith.tasks.results import MEDIAN
 from bertsmith.tasks.settings import CURVE_SHARES, due_steps
 from bertsmith.tasks.task import Examples
 from bertsmith.training.loop import Stage, Trainer
-from bertsmith.training.run_folder import TRIALS_FOLDER
+from bertsmith.training.records.names import TRIALS_FOLDER
 
 SHARE, FOLD, SEED = "share", "fold", "seed"
 

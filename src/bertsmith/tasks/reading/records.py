@@ -93,6 +93,14 @@ class Record:
     group: str | None = None
 
 
+@dataclass(frozen=True)
+class Truncated:
+    """How many rows lost tokens, and how many tokens these were."""
+
+    rows: int
+    tokens: int
+
+
 class RowReader:
     """How a row becomes a record: here one or two texts and one label. Tasks with other rows have their own.
 

@@ -22,11 +22,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import counted, warn, warnings_taken
 from bertsmith.base.ranks import rank
 from bertsmith.base.stopping import StoppedAfterSaving
-
-EVENTS_FILE = "events.jsonl"
-EVENTS_FILES = "events*.jsonl"
-"""Those of all ranks, as a pattern of names."""
-ENVIRONMENT, WARNING, ERROR = "environment", "warning", "error"
+from bertsmith.training.records.names import ENVIRONMENT, ERROR, EVENTS_FILE, WARNING
 
 
 class Events:

@@ -23,11 +23,11 @@ from bertsmith.base.log import counted, warn
 from bertsmith.base.ranks import sum_over_ranks, world_size
 from bertsmith.training.objective import nothing
 from bertsmith.training.records.appended import AppendedFile
+from bertsmith.training.records.names import METRICS_FILE
 from bertsmith.training.records.sinks import Sink
 from bertsmith.training.records.tensorboard import Board, numbers_of
 from bertsmith.training.step import StepSums
 
-METRICS_FILE = "metrics.jsonl"
 _SHOWN = 4
 
 

@@ -1,0 +1,25 @@
+"""What the files of a run folder are called, and some of what they say: those who read a run need no PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MODEL_FOLDER, BEST_FOLDER, TRIALS_FOLDER, RECIPE_FILE = "model", "best", "trials", "recipe.yaml"
+# What a job's script looks for, to start the job again; beside it exit statuses may be those of a scheduler.
+STOPPED_MARK = "stopped"
+RUN_FILE, STARTED_ON, TASK = "run.json", "begun_on", "task"
+# In `begun_on`: a name that no other start of a run has, the same command's included.
+START = "start"
+METRICS_FILE, EVENTS_FILE = "metrics.jsonl", "events.jsonl"
+EVENTS_FILES = "events*.jsonl"
+"""Those of all ranks, as a pattern of names."""
+ENVIRONMENT, WARNING, ERROR = "environment", "warning", "error"
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by dotted names: {"phase1.steps": 100}."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found
