@@ -163,7 +163,8 @@ def held_out_figures(scores: tuple[Tensor, Tensor | None], inputs: PretrainInput
     masked = cross_entropy_sum(logits, inputs.masked_labels)
     pairs = next_sentence_sum(pair_logits, inputs)
     words = letters[inputs.masked_labels.clamp(min=0)] & (inputs.masked_labels != IGNORED_LABEL)
-    right_words = ((logits.argmax(-1) == inputs.masked_labels) & words).sum()
+    best = logits.max(-1).indices  # of bf16 on a CPU a quarter of argmax's time, which was a sixth of an evaluation's
+    right_words = ((best == inputs.masked_labels) & words).sum()
     figures = (
         *(masked.loss, masked.right, masked.count, right_words, words.sum()),
         *(pairs.loss, pairs.right, pairs.count),
