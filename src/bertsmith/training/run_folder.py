@@ -46,7 +46,8 @@ from bertsmith.training.records.names import (
 from bertsmith.weights.huggingface import check_replaceable, read_config
 from bertsmith.weights.stored import CONFIG_FILE, read_tensors, stored_files
 
-_CORPUS_FILE = "corpus.json"
+# What a run would write, or a folder of another kind has. A recipe that lies there may be the user's own.
+_OF_OTHERS = (METRICS_FILE, MODEL_FOLDER, RECIPE_FILE, CONFIG_FILE, "corpus.json")
 _SHOWN, _LONGEST = 8, 40
 # Of a run whose checkpoints may be whole.
 _RUN_FILE_FIX = (
@@ -243,8 +244,8 @@ def _remove_if_unused(folder: Path) -> None:
 
 def check_free(folder: Path, resume: bool) -> None:
     """Raises BertsmithError for a folder where a run must not start: with a run that is not resumed, with a model,
-    checkpoints, metrics or a corpus and no `run.json`, or with a name that is not UTF-8. Only reads, so nothing is left
-    in a folder that is refused."""
+    checkpoints, metrics, a recipe or a corpus and no `run.json`, or with a name that is not UTF-8. Only reads, so
+    nothing is left in a folder that is refused."""
     files.check_utf8(folder)
     if (folder / RUN_FILE).exists():
         if not resume:
@@ -252,7 +253,7 @@ def check_free(folder: Path, resume: bool) -> None:
             raise BertsmithError("there is a run in this folder already", folder, fix)
         return
     strays = [each.name for each in step_folders(folder)]
-    strays += [name for name in (METRICS_FILE, MODEL_FOLDER, CONFIG_FILE, _CORPUS_FILE) if (folder / name).exists()]
+    strays += [name for name in _OF_OTHERS if (folder / name).exists()]
     if strays:
         what = f"this folder holds {', '.join(strays[:4])} and no run.json, so it is not a run's"
         raise BertsmithError(
@@ -352,7 +353,7 @@ def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:
         raise BertsmithError(
             f"this run was started with something else: {details}{more}",
             path,
-            "use the same, or another --out for a new run",
+            f"use the same, as {folder / RECIPE_FILE} has it, or another --out for a new run",
         )
     return started_on
 

@@ -280,6 +280,23 @@ def test_the_run_folder_holds_its_recipe_and_its_model(run: Run) -> None:
     assert torch.equal(finished["cls.predictions.bias"], last["model.masked_head.bias"])
 
 
+def test_a_recipe_of_the_users_in_the_run_folder_is_not_replaced(tmp_path: Path) -> None:
+    mine = tmp_path / "run" / "recipe.yaml"
+    mine.parent.mkdir()
+    mine.write_text("# why I chose these\nmodel: {layers: 1, hidden: 64, heads: 2, intermediate: 128}\n")
+    with pytest.raises(BertsmithError, match=r"holds recipe\.yaml and no run\.json"):
+        pretrain(RECIPE, corpus(), tmp_path / "run")
+    assert mine.read_text().startswith("# why I chose these")
+    assert [each.name for each in mine.parent.iterdir()] == ["recipe.yaml"]
+
+
+def test_a_run_that_was_started_with_another_recipe_names_its_own(run: Run) -> None:
+    with pytest.raises(BertsmithError, match=r"started with something else: recipe\.phase1\.steps") as caught:
+        pretrain(small_recipe(phase1__steps=99), corpus(), run.folder, resume=True)
+    assert f"use the same, as {run.folder / 'recipe.yaml'} has it" in caught.value.fix
+    assert pretrain(run.folder / "recipe.yaml", corpus(), run.folder, resume=True).is_finished()
+
+
 def test_one_phase_alone(tmp_path: Path) -> None:
     run = pretrain(small_recipe(phase1__steps=0, phase2__steps=2), corpus(), tmp_path / "run")
     assert [(each["phase"], each["step"]) for each in run.metrics("train")] == [(2, 1), (2, 2)]
