@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,19 @@ def test_a_folder_that_holds_something_else(source: Path, tmp_path: Path) -> Non
         prepare(source, source / "below_a_file", options=options())
 
 
+def test_what_differs_from_a_finished_corpus_is_told_as_the_user_gave_it(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "asked.txt").write_text(
+        "A question of thirteen words or more, which no document of the source will have."
+    )
+    prepare(source, tmp_path / "corpus", options=options(near_duplicates=True, exclude=(tmp_path / "asked.txt",)))
+    with pytest.raises(BertsmithError, match="made differently") as caught:
+        prepare(source, tmp_path / "corpus", options=options(documents="line"))
+    assert "files of the sources changed since, or are read in another way" in caught.value.what
+    assert all(name in caught.value.what for name in ("documents: ", "near_duplicates: True", "exclude: "))
+    assert "None" not in caught.value.what, "what was not given is not named as requested"
+    assert "near_threshold" not in caught.value.what
+
+
 def test_a_corpus_is_no_text(source: Path, tmp_path: Path) -> None:
     """Where it lies among texts, it is passed over and counted; where it is named, that is said."""
     (tmp_path / "texts").mkdir()
@@ -81,7 +95,7 @@ def test_a_corpus_is_no_text(source: Path, tmp_path: Path) -> None:
     prepare(source, tmp_path / "texts" / "older", options=options())
     counts = prepare(tmp_path / "texts", tmp_path / "corpus", options=options()).counts
     assert counts["read"]["documents"] == 1
-    assert counts["changed"]["folders of a prepared corpus, skipped"]["examples"] == ["older"]
+    assert counts["changed"]["folders of a prepared corpus, skipped"]["examples"] == ["texts/older"]
     with pytest.raises(BertsmithError, match="holds no file to read") as caught:
         prepare(tmp_path / "corpus", tmp_path / "other", options=options())
     assert "1 folders of a prepared corpus, skipped" in caught.value.fix
@@ -227,10 +241,12 @@ def test_a_language_without_rules_is_warned_about(
 
 
 def test_letters_lost_to_another_encoding_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "old.txt").write_bytes(("Schöne größere Straßen. " * 3).encode("latin-1"))
+    text = "Schöne größere Straßen, “breite” … " * 3
+    (tmp_path / "old.txt").write_bytes(text.encode("cp1252"))
     prepare(tmp_path / "old.txt", tmp_path / "corpus", options=options())
-    assert "12 bytes are not UTF-8 and are lost (old.txt, byte 3)" in caplog.text
-    assert "iconv" in caplog.text
+    assert "21 bytes are not UTF-8 and are lost (old.txt, byte 3)" in caplog.text
+    (encoding,) = re.findall(r"iconv -f (\S+) -t UTF-8", caplog.text)
+    assert (tmp_path / "old.txt").read_text(encoding=encoding) == text, "the quotes of Windows are not lost either"
 
 
 def test_more_held_out_than_trained_on_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

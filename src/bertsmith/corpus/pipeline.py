@@ -312,7 +312,7 @@ def _tell_lost(account: Account) -> None:
         where = ", ".join(lost.examples)
         warn(
             f"{lost.count:,} bytes are not UTF-8 and are lost ({where}); convert text of another encoding "
-            "first, as by: iconv -f LATIN1 -t UTF-8"
+            "first, as by: iconv -f WINDOWS-1252 -t UTF-8"
         )
 
 

@@ -175,14 +175,14 @@ def _check_same(corpus: Corpus, made_of: dict[str, Any], options: PrepareOptions
     if theirs["files"] != made_of["files"]:
         same = theirs["sources"] == made_of["sources"]
         names = (", ".join(each["sources"]) for each in (theirs, made_of))
-        differing.append(
-            "files of the sources changed since" if same else "sources: {} in the folder, {} requested".format(*names)
-        )
+        changed = "files of the sources changed since, or are read in another way"
+        differing.append(changed if same else "sources: {} in the folder, {} requested".format(*names))
     there, asked = ({**each["options"], **{name: each[name] for name in _OUTSIDE}} for each in (theirs, made_of))
+    pairs = ((name, there.get(name, "nothing"), value) for name, value in asked.items())
     differing += [
-        f"{name}: {there.get(name)} in the folder, {asked[name]} requested"
-        for name in asked
-        if there.get(name) != asked[name]
+        f"{name}: {theirs} in the folder, {ours} requested"
+        for name, theirs, ours in pairs
+        if theirs != ours and None not in (theirs, ours)  # None has no effect without another option, which differs
     ]
     if not _same_limit(corpus.account, options):
         seconds = corpus.account["given_up"]["page_seconds"]

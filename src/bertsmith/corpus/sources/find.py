@@ -99,7 +99,7 @@ def find_files(
                 fix = f"{recognised.fix}, or omit --strict to have it skipped and counted"
                 raise BertsmithError(f"this file cannot be read: {recognised.reason}", path, fix)
             else:
-                passed.note(f"files skipped: {recognised.reason}", 1, path.stat().st_size, name)
+                passed.note(f"files skipped: {recognised}", 1, path.stat().st_size, name)
         if len(found) == before and not read_before:
             raise BertsmithError("this source holds no file to read", source, _nothing(passed))
     _tell(found, passed, options)
@@ -130,8 +130,7 @@ def _paths(source: str, passed: Tally, own: Path | None) -> Iterator[tuple[Path,
         fix = "only `prepare` takes it as a source: write it to a file (... > text.txt), and name that"
         raise BertsmithError("standard input cannot be read here", source, fix)
     elif path.is_dir():
-        for file in _walk(path, passed, own):
-            yield file, f"{path.resolve().name}/{file.relative_to(path).as_posix()}"
+        yield from _walk(path, passed, own)
     elif path.exists():
         if not path.is_file():
             fix = (
@@ -169,9 +168,10 @@ def _matches(source: str, passed: Tally, own: Path | None) -> Iterator[Path]:
             yield match
 
 
-def _walk(folder: Path, passed: Tally, own: Path | None) -> Iterator[Path]:
-    """The files under a folder in sorted order, links followed, each folder entered once, hidden ones left out, and
-    corpora; `own` is not even counted, as it may be there or not yet."""
+def _walk(folder: Path, passed: Tally, own: Path | None) -> Iterator[tuple[Path, str]]:
+    """The files under a folder, as of `_paths`, in sorted order, links followed, each folder entered once, hidden ones
+    left out, and corpora; `own` is not even counted, as it may be there or not yet."""
+    top = folder.resolve().name
     entered = {os.path.realpath(own)} - {os.path.realpath(folder)} if own is not None else set[str]()
 
     def refuse(error: OSError) -> None:
@@ -184,20 +184,21 @@ def _walk(folder: Path, passed: Tally, own: Path | None) -> Iterator[Path]:
             folders.clear()
             continue
         entered.add(real)
+        called = Path(top, os.path.relpath(here, folder))
         if _is_corpus(Path(here)):
-            passed.note("folders of a prepared corpus, skipped", example=Path(here).name)
+            passed.note("folders of a prepared corpus, skipped", example=called.as_posix())
             folders.clear()
             continue
         hidden = [name for name in (*folders, *names) if name.startswith(".")]
         for name in sorted(hidden):
-            passed.note("hidden files and folders, skipped", example=name)
+            passed.note("hidden files and folders, skipped", example=(called / name).as_posix())
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             file = Path(here, name)
             if not name.startswith(".") and file.is_file():
-                yield file
+                yield file, (called / name).as_posix()
             elif not name.startswith("."):
-                passed.note(_SPECIAL, example=name)
+                passed.note(_SPECIAL, example=(called / name).as_posix())
 
 
 def _is_corpus(folder: Path) -> bool:

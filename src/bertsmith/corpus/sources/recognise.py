@@ -58,6 +58,9 @@ class Unread:
     damaged: bool = False
     fix: str = READABLE
 
+    def __str__(self) -> str:
+        return self.reason if self.fix == READABLE else f"{self.reason} ({self.fix})"
+
 
 _NOT_A_ROW_A_LINE = Unread(
     "JSON, but not one object a line",
@@ -89,7 +92,7 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
     if head.startswith(parquet.MAGIC):
         return _parquet_form(path, codec, options)
     if head.startswith(_ARCHIVES) or head[257:262] == b"ustar":
-        return Unread("an archive or office document (unpack it, or give its plain text)")
+        return Unread("an archive or office document", fix="unpack it, or give its plain text")
     if encoding and (b"\x00" in head or _is_binary(raw, encoding)):
         return Unread("not text")
     if b"\x00" in head:
@@ -98,7 +101,7 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
     if start.startswith((b"<mediawiki", b"<page>")) or (start.startswith(b"<?xml") and b"<mediawiki" in head):
         return Form("mediawiki", codec, encoding)
     if start.startswith((b"<!doctype", b"<html", b"<?xml", b"{\\rtf", b"%pdf-")):
-        return Unread("markup (give its plain text)")
+        return Unread("markup", fix="give its plain text")
     if _JSON_ARRAY.match(head):
         return _NOT_A_ROW_A_LINE
     if head.startswith(b"<doc ") and b" id=" in head.partition(b">")[0]:
@@ -159,7 +162,7 @@ def _damaged_at_once(path: Path, codec: str) -> bool:
 
 def _parquet_form(path: Path, codec: str, options: ReadOptions) -> Form | Unread:
     if codec:
-        return Unread(f"parquet compressed as {codec} (decompress it: parquet compresses its columns itself)")
+        return Unread(f"parquet compressed as {codec}", fix="decompress it: parquet compresses its columns itself")
     try:
         check_parquet(str(path), options.text_field)
     except parquet.DamagedError as error:

@@ -19,6 +19,7 @@ from bertsmith.corpus.sources.find import SourceFile, Unread, find_files, recogn
 from bertsmith.corpus.sources.formats import read_documents
 from bertsmith.corpus.sources.kept import PYTHON_DOCS, forget, keep
 from bertsmith.corpus.sources.python_docs import Collection, Docstring
+from bertsmith.corpus.sources.recognise import READABLE
 from bertsmith.rows.lines import Slice
 
 OPTIONS = ReadOptions()
@@ -197,6 +198,9 @@ def test_what_is_not_read_is_named_and_never_taken_for_text(
     files, passed = find_files([tmp_path], OPTIONS)
     assert [file.name for file in files] == [f"{tmp_path.name}/good"]
     assert passed.count == 1
+    (what,) = passed
+    assert reason in what
+    assert found.fix == READABLE or found.fix in what, "what mends it is said of a file in a folder too"
 
 
 def test_a_wrong_text_field_lists_the_fields_found(tmp_path: Path) -> None:
@@ -205,6 +209,7 @@ def test_a_wrong_text_field_lists_the_fields_found(tmp_path: Path) -> None:
     with pytest.raises(BertsmithError) as caught:
         find_files([path], OPTIONS)
     assert "'body', 'title'" in caught.value.fix
+    assert "--text-field of `bertsmith prepare`" in caught.value.fix, "quickstart, which calls it, has no such flag"
     assert find_files([path], ReadOptions(text_field="body"))[0][0].kind == "jsonl"
 
 
@@ -216,12 +221,12 @@ def test_folders_are_walked_sorted_links_followed_loops_left(tmp_path: Path) -> 
     (corpus / "link").symlink_to(other)
     (corpus / "loop").symlink_to(corpus)
     (corpus / "twin.txt").symlink_to(corpus / "a" / "1.txt")
-    (corpus / "dead.txt").symlink_to(corpus / "nothing")
+    (corpus / "a" / "dead.txt").symlink_to(corpus / "nothing")
     files, passed = find_files([corpus], OPTIONS)
     assert [file.name for file in files] == ["corpus/twin.txt", "corpus/b/2.txt", "corpus/link/3.txt"]
     assert passed["files named twice, read once"].count == 1
-    assert passed["hidden files and folders, skipped"].count == 1
-    assert passed["broken links and special files, skipped"].count == 1
+    assert passed["hidden files and folders, skipped"].examples == ["corpus/.hidden"]
+    assert passed["broken links and special files, skipped"].examples == ["corpus/a/dead.txt"]
 
 
 def test_globs_and_the_documentation_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
