@@ -75,9 +75,8 @@ def sample_text(
     """
     with tempfile.TemporaryDirectory() as folder, LocalEngine(workers) as engine:
         kept, left_out = keep(sources, Path(folder), options.text_field)
-        found, passed = find_files(sources, options, kept)
-        passed.add(left_out)
-        account, stretches, size_bytes = Account(changed=passed), Counter[str](), 0
+        found, _ = find_files(sources, options, kept)  # which says what was skipped
+        account, stretches, size_bytes = Account(changed=left_out), Counter[str](), 0
         whole = sum(plain_bytes(file, options.text_field) for file in found)
         share = min(1.0, most_bytes / max(whole, 1))
         tasks = [SampleTask(tuple(slices), options, share) for slices in plan_parts(found, _PART_BYTES)]

@@ -121,7 +121,7 @@ def make_vocabulary(
     for line in left_out.lines():
         say(f"  {line}")
     name = names[out]
-    rows = _report(name, tokenizer, others, sample)
+    rows = _report(name, tokenizer, others, sample, is_new=tokenizer is not old)
     if options.extend:
         saved = rows[names[options.extend]]["tokens"] - rows[name]["tokens"]
         say(f"the new words save {saved:,} pieces of {sample.said()}; such as {examples(added) or 'none'}")
@@ -167,8 +167,10 @@ def _tell(tokenizer: Tokenizer, old: Tokenizer | None, added: Sequence[NewWord],
     )
 
 
-def _report(name: str, tokenizer: Tokenizer, others: Mapping[str, Tokenizer], sample: TextSample) -> dict[str, Any]:
-    """Says the table; returns its rows for vocabulary.json."""
+def _report(
+    name: str, tokenizer: Tokenizer, others: Mapping[str, Tokenizer], sample: TextSample, *, is_new: bool
+) -> dict[str, Any]:
+    """Says the table; returns its rows for vocabulary.json. is_new: as of `advice`."""
     rows = {name: measure(tokenizer, sample.stretches, sample.bytes)}
     itself = _is_reference(tokenizer)
     for other, theirs in {**({} if itself else _found_reference(name, others)), **others}.items():
@@ -178,7 +180,7 @@ def _report(name: str, tokenizer: Tokenizer, others: Mapping[str, Tokenizer], sa
     for line in table(shown):
         say(f"  {line}")
     for other in compared:
-        say(advice(rows[name], rows[other], other))
+        say(advice(rows[name], rows[other], other, is_new))
     if shown is not rows and not itself:
         say(
             f"{_REFERENCE} was measured on other text; name its vocab.txt with --compare-with to measure it on this one"

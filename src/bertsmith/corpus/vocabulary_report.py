@@ -78,8 +78,11 @@ def table(rows: Mapping[str, Figures]) -> list[str]:
     return aligned(lines)
 
 
-def advice(ours: Figures, other: Figures, name: str) -> str:
-    """What the difference between two vocabularies on the same text means for the choice between them."""
+def advice(ours: Figures, other: Figures, name: str, is_new: bool) -> str:
+    """What the difference between two vocabularies on the same text means for the choice between them.
+
+    is_new: whether ours has rows that no model was trained with.
+    """
     more = other.tokens / max(ours.tokens, 1) - 1
     counted = f"{name} makes {abs(more):.1%} {'more' if more >= 0 else 'fewer'} tokens of this text"
     if other.unknown_share - ours.unknown_share > _MANY_UNKNOWN:
@@ -89,7 +92,8 @@ def advice(ours: Figures, other: Figures, name: str) -> str:
         )
     if more < _LITTLE:
         return f"{counted}: keeping it, and starting from a model that was trained with it, costs little"
-    return f"{counted}: with this vocabulary as many steps read that much more text, but its new rows must be trained"
+    but = ", but its new rows must be trained" if is_new else ""
+    return f"{counted}: with this vocabulary as many steps read that much more text{but}"
 
 
 def warn_of_letters(share: float, flag: str) -> None:

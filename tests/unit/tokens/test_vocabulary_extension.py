@@ -271,6 +271,26 @@ def test_the_reference_is_not_compared_with_itself_nor_asked_for(
         assert "--compare-with" not in said
 
 
+def test_what_is_said_is_true_of_a_vocabulary_that_is_kept_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    caplog.set_level("INFO")
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "text").write_text(MEDICAL[0])
+    (tmp_path / "texts" / "page.html").write_text("<!DOCTYPE html><p>Marks.</p>")
+    train_vocabulary(MEDICAL, 320).save(tmp_path / "good")
+    old().save(tmp_path / "old")
+    for is_new, options in enumerate(({"reuse": tmp_path / "good"}, {"size": 320})):
+        caplog.clear()
+        kept = VocabularyOptions(**options, compare_with=(tmp_path / "old",), workers=1)
+        make_vocabulary([tmp_path / "texts"], tmp_path / str(is_new), kept)
+        assert caplog.text.count("files skipped: markup") == 1
+        assert "as many steps read that much more text" in caplog.text
+        assert caplog.text.count("its new rows must be trained") == is_new
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
