@@ -81,7 +81,9 @@ def read_engine(source: Path) -> Engine:
     for name, read in (("tokenizer.json", _read_json), ("vocab.txt", _read_vocabulary)):
         if (source / name).is_file():
             return read(source / name)
-    raise BertsmithError("this folder holds neither tokenizer.json nor vocab.txt", source, _FIX)
+    # A corpus and a run have one in a folder of theirs.
+    fix = next((f"give {source / name}" for name in ("tokenizer", "model") if (source / name).is_dir()), _FIX)
+    raise BertsmithError("this folder holds neither tokenizer.json nor vocab.txt", source, fix)
 
 
 def config_files(state: Mapping[str, Any], keep_end: bool = False) -> dict[str, dict[str, Any]]:

@@ -252,6 +252,14 @@ def test_what_is_no_bert_tokenizer_is_refused(tmp_path: Path) -> None:
         Tokenizer.load(folder)
 
 
+@pytest.mark.parametrize("name", ["tokenizer", "model"])
+def test_of_a_corpus_and_of_a_run_the_folder_that_has_a_tokenizer_is_named(tmp_path: Path, name: str) -> None:
+    trained().save(tmp_path / name)
+    with pytest.raises(BertsmithError, match="holds neither tokenizer") as caught:
+        Tokenizer.load(tmp_path)
+    assert caught.value.fix == f"give {tmp_path / name}"
+
+
 def test_a_mark_and_an_empty_line_of_a_vocabulary_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     folder = folder_of(trained(), tmp_path / "t")
