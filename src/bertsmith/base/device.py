@@ -75,6 +75,10 @@ def choose_device(device: str = "auto", precision: str = "auto", fp32_products_o
     if precision == "auto":
         precision, reason = cpu_precision(this_processor()) if chosen.type == "cpu" else _gpu_precision(chosen)
         log_choice("precision", precision, reason)
+    elif chosen.type == "cpu" and precision in ("bf16", "fp16"):
+        best, reason = cpu_precision(this_processor())
+        if precision != best:
+            warn(f"{precision} is slow on this CPU; auto would take {best} ({reason})", of_all_ranks=True)
     tf32 = precision == "tf32"
     if tf32:
         _check_tf32(chosen)

@@ -120,6 +120,7 @@ class Loader:
             await_index(self.order, partial(self.order.reach, number * size, size), self.wait_for)
 
     def _log_epochs(self, step: Step) -> None:
-        if self.rank == 0:
-            for epoch, account in step.started_epochs:
+        """Of ten epochs and more every tenth, of a hundred every hundredth: a small corpus may have several a step."""
+        for epoch, account in step.started_epochs if self.rank == 0 else ():
+            if epoch % 10 ** (len(str(epoch)) - 1) == 0:
                 say(f"epoch {epoch} (phase {self.order.epochs.phase}): {account}")

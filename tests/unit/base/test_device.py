@@ -65,6 +65,16 @@ def test_auto_follows_the_processor_and_says_so(monkeypatch, said, processor):
     assert f"precision: {precision} ({reason})" in said.messages
 
 
+@pytest.mark.parametrize("processor", [WITH_AMX, WITH_BF16_OF_AMD, WITHOUT_BF16])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_what_is_asked_for_and_slow_on_this_processor_is_warned_of(monkeypatch, said, processor, precision):
+    monkeypatch.setattr(device_module, "this_processor", lambda: processor)
+    best, reason = cpu_precision(processor)
+    choose_device("cpu", precision)
+    slow = f"warning: {precision} is slow on this CPU; auto would take {best} ({reason})"
+    assert said.messages.count(slow) == (precision not in ("fp32", best))
+
+
 @pytest.mark.parametrize(
     ("device", "precision", "what"),
     [

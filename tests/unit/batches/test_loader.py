@@ -198,3 +198,13 @@ def test_a_beginning_epoch_is_told_with_its_account(caplog: pytest.LogCaptureFix
         account = steps.order.account(0)
     assert f"epoch 0 (phase 1): {account}" in caplog.text
     assert f"{account.truncated:,} truncated" in caplog.text
+
+
+def test_of_many_epochs_some_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A corpus of a few documents has several in a step, whose lines would hide those of the loss."""
+    caplog.set_level("INFO", logger="bertsmith")
+    per_epoch = Order(Epochs(make_source(), seed=1, phase=1, sequence_length=64)).account(0).instances
+    with loader(steps=(0, 35 * per_epoch // 20)) as steps:
+        list(steps)
+    told = [record.message.split()[1] for record in caplog.records if record.message.startswith("epoch ")]
+    assert told == [str(epoch) for epoch in (*range(10), 10, 20, 30)]
