@@ -242,4 +242,5 @@ def _plain(box: str) -> str:
     if body and body[0].startswith("Missing from"):
         named = [line.strip() for line in body[1:] if len(line) - len(line.lstrip()) == 4]
         return f"missing: {', '.join(named)}"
-    return " ".join(line.strip() for line in body).rstrip(".")
+    # Of tyro's options only arguments without a flag are left here.
+    return " ".join(line.strip() for line in body).rstrip(".").replace("Unrecognized options", "unexpected arguments")

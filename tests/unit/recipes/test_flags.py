@@ -66,8 +66,8 @@ def test_flags_reach_their_fields():
     [
         (["x", "--ot", "y"], "there is no flag --ot", "did you mean '--out'?"),
         ([], "missing: NAME, --out PATH", "verb --help"),
-        (["x", "--out", "y", "z"], "Unrecognized options: z", "verb --help"),
-        (["x", "--out", "y", "\udcff"], r"Unrecognized options: \udcff", "verb --help"),
+        (["x", "--out", "y", "z"], "unexpected arguments: z", "verb --help"),
+        (["x", "--out", "y", "\udcff"], r"unexpected arguments: \udcff", "verb --help"),
         (["x", "--out", "y", "--resume=false"], "--resume takes no value", "write --resume alone, or --no-resume"),
         (
             ["x", "--out", "y", "--no-resume=1"],
