@@ -91,5 +91,5 @@ def no_such_field(field: str, found: list[str], where: str) -> BertsmithError:
     listed = ", ".join(f"'{name}'" for name in found) or "none"
     guess = nearest(field, found) if found else ""
     hint = f"; {guess}" if guess.startswith("did you mean") else ""
-    fix = f"fields found: {listed}{hint}; name the one with the text by --text-field of `bertsmith prepare`"
-    return BertsmithError(f"its rows have no field '{field}'", where, fix)
+    by = "name the one with the text by --text-field of `bertsmith prepare`, or leave the file out"
+    return BertsmithError(f"its rows have no field '{field}'", where, f"fields found: {listed}{hint}; {by}")

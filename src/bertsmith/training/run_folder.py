@@ -46,7 +46,7 @@ from bertsmith.training.records.names import (
 from bertsmith.weights.huggingface import check_replaceable, read_config
 from bertsmith.weights.stored import CONFIG_FILE, read_tensors, stored_files
 
-# What a run would write, or a folder of another kind has. A recipe that lies there may be the user's own.
+# What a run would write, or a folder of another kind has. A recipe there may be the user's own.
 _OF_OTHERS = (METRICS_FILE, MODEL_FOLDER, RECIPE_FILE, CONFIG_FILE, "corpus.json")
 _SHOWN, _LONGEST = 8, 40
 # Of a run whose checkpoints may be whole.

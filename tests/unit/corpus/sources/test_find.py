@@ -209,7 +209,9 @@ def test_a_wrong_text_field_lists_the_fields_found(tmp_path: Path) -> None:
     with pytest.raises(BertsmithError) as caught:
         find_files([path], OPTIONS)
     assert "'body', 'title'" in caught.value.fix
-    assert "--text-field of `bertsmith prepare`" in caught.value.fix, "quickstart, which calls it, has no such flag"
+    assert "--text-field of `bertsmith prepare`, or leave the file out" in caught.value.fix, (
+        "quickstart, which calls it, has no such flag"
+    )
     assert find_files([path], ReadOptions(text_field="body"))[0][0].kind == "jsonl"
 
 
