@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,14 @@ import pytest
 import yaml
 
 import bertsmith
+import made_questions
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.cli import main
+from bertsmith.inference.embed_file import embed_file
+from bertsmith.inference.evaluate import evaluate
+from bertsmith.inference.predict_file import predict_file
+from bertsmith.tasks.reading import documents
 from bertsmith.tasks.reading.records import Columns
 from made_rows import QUICK, rows
 from made_runs import signalled_after
@@ -295,3 +301,28 @@ def test_a_stopped_run_continues_on_the_same_split(
     settings = replace(settings, dev_share=0.3)
     with pytest.raises(BertsmithError, match="dev_share"):
         bertsmith.finetune("auto", model, own, None, tmp_path / "run", settings=settings, resume=True)
+
+
+def test_a_file_of_json_is_parsed_once_by_each_verb(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has to be parsed to its end for its first row."""
+    parsed: Counter[str] = Counter()
+
+    def counted(raw: bytes, name: str, strict: bool) -> Any:
+        parsed[Path(name).name] += 1
+        return parse(raw, name, strict)
+
+    parse = documents.parse_json
+    monkeypatch.setattr(documents, "parse_json", counted)
+    train = written(tmp_path / "train.json", json.dumps(made_questions.squad(made_questions.questions(60, 1))))
+    dev = written(tmp_path / "dev.json", json.dumps(made_questions.squad(made_questions.questions(20, 2))))
+    run = bertsmith.finetune("qa", model, train, dev, tmp_path / "run", settings=replace(FAST, report=False))
+    assert parsed == {"train.json": 1, "dev.json": 1}
+    assert run.model is not None
+    evaluate(run.model, dev, device="cpu")
+    assert parsed["dev.json"] == 2
+    predict_file(run.model, dev, tmp_path / "answers.jsonl", device="cpu")
+    assert parsed["dev.json"] == 3
+    embed_file(run.model, dev, tmp_path / "vectors.npy", columns={"text": "context"}, device="cpu")
+    assert parsed["dev.json"] == 4

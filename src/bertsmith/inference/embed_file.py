@@ -26,6 +26,7 @@ from bertsmith.inference.predictor import TRUNCATED
 from bertsmith.rows.parquet import parquet_library
 from bertsmith.tasks.kinds.embed import short_numbers
 from bertsmith.tasks.reading.bad_rows import Report, pass_over
+from bertsmith.tasks.reading.documents import parsed_once
 from bertsmith.tasks.reading.files import is_pipe
 from bertsmith.tasks.reading.records import Columns, Row, read_rows
 from bertsmith.weights.huggingface import model_folder
@@ -37,6 +38,7 @@ _JOINS: dict[str, Join] = {".npy": joined_array, ".jsonl": joined_lines, ".parqu
 _PART_ROWS_OF_TOKENS = 64
 
 
+@parsed_once()
 def embed_file(
     model: StrPath | Embedder,
     source: str | Path,

@@ -29,6 +29,7 @@ from bertsmith.tasks.finetuning.teacher import check_teacher, distilled_identity
 from bertsmith.tasks.finetuning.trials import trials
 from bertsmith.tasks.finetuning.work import Distilled, Work
 from bertsmith.tasks.nvidia_results import nvidia_scores
+from bertsmith.tasks.reading.documents import parsed_once
 from bertsmith.tasks.reading.records import Source
 from bertsmith.tasks.resolve import chosen
 from bertsmith.tasks.results import FinetuneResult
@@ -130,13 +131,14 @@ def _tune(asked: Asked, out: Path | None, resume: bool, events: Events) -> Finet
     with nullcontext(out) if out is not None else tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         run = Run(Path(folder))
         ranks.by_first(lambda: check_free(run.folder, resume))
-        kind, settings = together(partial(chosen, inputs.kind, sources, inputs.settings))
-        if out is None:
-            if settings.nvidia_results:
-                what = "nvidia_results is a file, and there is no folder for it"
-                raise BertsmithError(what, "nvidia_results", "give out")
-            settings = replace(settings, report=False)
-        work, identity = together(lambda: _prepare(kind, asked, sources, settings))
+        with parsed_once():
+            kind, settings = together(partial(chosen, inputs.kind, sources, inputs.settings))
+            if out is None:
+                if settings.nvidia_results:
+                    what = "nvidia_results is a file, and there is no folder for it"
+                    raise BertsmithError(what, "nvidia_results", "give out")
+                settings = replace(settings, report=False)
+            work, identity = together(lambda: _prepare(kind, asked, sources, settings))
         if inputs.benchmark is not None:
             tell_rows(inputs.benchmark, {part: len(each.records) for part, each in work.parts.items()})
             work = replace(work, benchmark=inputs.benchmark)

@@ -19,6 +19,7 @@ from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs
 from bertsmith.tasks.examples import check_sources, read_records, warn_of_few_rows
+from bertsmith.tasks.reading.documents import parsed_once
 from bertsmith.tasks.reading.records import Record, Source
 from bertsmith.tasks.resolve import chosen
 from bertsmith.tasks.sequences import load_tokenizer
@@ -129,6 +130,7 @@ def plan_finetuning(
     return make_plan(asked, costs)
 
 
+@parsed_once()
 def _read(task: str, folder: Path, config: BertConfig, rows: RowsOfRun, settings: FinetuneSettings | None) -> _Read:
     """Reads all rows, and encodes some training rows, evenly spaced."""
     given = rows.given()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,8 @@ from bertsmith.tasks.answering.windows import Windows, has_most_context
 from bertsmith.tasks.scoring.calibration import probabilities
 
 Floats = NDArray[np.float32]
+_Span = tuple[str, int | None, int | None, float, float]
+"""The first fields of a `Guess`."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,22 @@ class Best:
         return [{name: getattr(each, name) for name in names} for each in self.guesses]
 
 
+_FOUND: dict[tuple[int, int, SpanRules], tuple[Windows, list[Best]]] = {}
+"""By their scores, as long as these are there: what tunes, measures and reports asks for the same answers."""
+
+
+def all_best(windows: Windows, scores: Floats, rules: SpanRules) -> list[Best]:
+    """`best_of` each record. scores: float32[T, 2], of the tokens of all windows, which stay as they are."""
+    key = id(scores), id(windows), rules
+    if key not in _FOUND:
+        each = np.split(scores, np.cumsum(windows.lengths)[:-1])
+        records = range(len(windows.passages))
+        best = [best_of(windows, one, [each[member] for member in windows.of_record(one)], rules) for one in records]
+        _FOUND[key] = windows, best
+        weakref.finalize(scores, _FOUND.pop, key, None)
+    return _FOUND[key][1]
+
+
 def best_of(windows: Windows, record: int, scores: list[Floats], rules: SpanRules) -> Best:
     """The best answers to the question of a record.
 
@@ -105,32 +124,34 @@ def _spans(scores: Floats, first: int, flags: Flags, rules: SpanRules) -> Ints:
     return np.stack((starts[start], ends[end]), axis=1)
 
 
-def _null(scores: list[Floats]) -> Guess:
+def _null(scores: list[Floats]) -> _Span:
     pairs = [(float(each[0, 0]), float(each[0, 1])) for each in scores]
-    return Guess("", None, None, *min(pairs, key=sum))
+    return "", None, None, *min(pairs, key=sum)
 
 
-def _ranked(passage: Passage, spans: Ints, logits: NDArray[np.float64], null: Guess | None, most: int) -> Best:
+def _ranked(passage: Passage, spans: Ints, logits: NDArray[np.float64], null: _Span | None, most: int) -> Best:
     """spans: int64[N, 2], pieces of the context. logits: float64[N, 2]."""
-    kept: dict[str, Guess] = {}
-    for place in np.argsort(-logits.sum(1), kind="stable"):
-        start, end = passage.characters(*spans[place])
-        guess = Guess(passage.text[start:end], start, end, *map(float, logits[place]))
-        if null is not None and null.score > guess.score:
+    kept: dict[str, _Span] = {}
+    none = -np.inf if null is None else null[3] + null[4]
+    order = np.argsort(-logits.sum(1), kind="stable")
+    begins, ends = (each[order].tolist() for each in passage.characters(*spans.T))
+    for begin, end, (start_logit, end_logit) in zip(begins, ends, logits[order].tolist(), strict=True):
+        if null is not None and none > start_logit + end_logit:
             kept.setdefault("", null)
         if len(kept) >= most:
             break
-        kept.setdefault(guess.text, guess)
+        text = passage.text[begin:end]
+        kept.setdefault(text, (text, begin, end, start_logit, end_logit))
     if null is not None:
         kept.setdefault("", null)
-    best = Best(_with_probabilities(list(kept.values()) or [Guess("", None, None, 0.0, 0.0)]))
+    best = Best(_with_probabilities(list(kept.values()) or [("", None, None, 0.0, 0.0)]))
     if null is None:
         return best
     start_logit, end_logit = (best.span.start_logit, best.span.end_logit) if best.span is not None else (0.0, 0.0)
-    return replace(best, null_score=null.score - start_logit - end_logit)
+    return replace(best, null_score=none - start_logit - end_logit)
 
 
-def _with_probabilities(guesses: list[Guess]) -> tuple[Guess, ...]:
+def _with_probabilities(spans: list[_Span]) -> tuple[Guess, ...]:
     """Softmax over the scores of those that are kept."""
-    shares = probabilities(np.array([[each.score for each in guesses]]))[0].tolist()
-    return tuple(replace(each, probability=share) for each, share in zip(guesses, shares, strict=True))
+    shares = probabilities(np.array([[each[3] + each[4] for each in spans]]))[0].tolist()
+    return tuple(Guess(*each, share) for each, share in zip(spans, shares, strict=True))

@@ -69,10 +69,10 @@ def figures_of_each(scores: Floats, answerable: NDArray[np.bool_] | None) -> Fig
 def thresholds_of_others(best: Sequence[Best], records: Sequence[Record], fold: NDArray[np.int64]) -> Floats:
     """For each record the threshold that is tuned on the records of the other folds, or on all where there is one fold:
     float64[N]."""
-    found = np.empty(len(best))
-    for number in np.unique(fold):
-        others = [row for row in range(len(best)) if fold[row] != number] or range(len(best))
-        found[fold == number], _ = tuned_threshold([best[row] for row in others], [records[row] for row in others])
+    found, numbers, each = np.empty(len(best)), np.unique(fold), _f1_of_each(best, records)
+    for number in numbers:
+        others = each[:, fold != number] if len(numbers) > 1 else each
+        found[fold == number], _ = _tuned(*others)
     return found
 
 
@@ -82,14 +82,23 @@ def tuned_threshold(best: Sequence[Best], records: Sequence[Record]) -> tuple[fl
     It is in the middle between two questions' null scores, so that rounding moves neither to its other side; the
     official script's is the lower one of the two.
     """
+    return _tuned(*_f1_of_each(best, records))
+
+
+def _f1_of_each(best: Sequence[Best], records: Sequence[Record]) -> Floats:
+    """Of each record the null score, and the F1 from 0 to 1 of the best span and of no answer: float64[3, N]."""
     spans, null_scores = _spans(best)
-    answered = np.array([f1 for _, f1 in each_2_0(_questions(records), spans).values()])
-    not_answered = np.array([not record.label for record in records], dtype=np.float64)
-    scores, places = np.unique(list(null_scores.values()), return_inverse=True)
+    answered = [f1 for _, f1 in each_2_0(_questions(records), spans).values()]
+    return np.array([list(null_scores.values()), answered, [not record.label for record in records]], dtype=np.float64)
+
+
+def _tuned(null_scores: Floats, answered: Floats, not_answered: Floats) -> tuple[float, float]:
+    """`tuned_threshold`, of what `_f1_of_each` gives."""
+    scores, places = np.unique(null_scores, return_inverse=True)
     f1 = not_answered.sum() + np.cumsum(np.append(0.0, np.bincount(places, answered - not_answered)))
     edges = np.concatenate(([scores[0] - 2.0], scores, [scores[-1] + 2.0]))
     low = int(f1.argmax())
-    return float(edges[low : low + 2].mean()), 100.0 * float(f1[low]) / len(best)
+    return float(edges[low : low + 2].mean()), 100.0 * float(f1[low]) / len(answered)
 
 
 def prediction_files(best: Sequence[Best], records: Sequence[Record], threshold: float) -> dict[str, dict[str, Any]]:

@@ -66,17 +66,23 @@ class Passage:
         first, after = np.searchsorted(self.word, (first_word, last_word + 1))
         return int(first), int(after) - 1
 
-    def characters(self, first: int, last: int) -> tuple[int, int]:
-        """The place in the text of the answer that the pieces from `first` to `last` give: (start, end).
+    def characters(self, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+        """The places in the text of the answers that the pieces from `first` to `last` give: (starts, ends), [N] each.
 
         Those that the pieces stand for; whole words where a piece is [UNK], or where the tokenizer changes how many
         characters a word has (marks that it strips, or Hangul that it takes apart). So does get_final_text of
         run_squad.py.
         """
-        word, last_word = int(self.word[first]), int(self.word[last])
-        if self.unknown[first : last + 1].any() or not self.kept[word : last_word + 1].all():
-            return int(self.words.begins[word]), int(self.words.ends[last_word])
-        return int(self.begins[first]), int(self.ends[last])
+        word, last_word = self.word[first], self.word[last]
+        whole = _any_between(self.unknown, first, last) | _any_between(~self.kept, word, last_word)
+        starts = np.where(whole, self.words.begins[word], self.begins[first])
+        return starts, np.where(whole, self.words.ends[last_word], self.ends[last])
+
+
+def _any_between(flags: Flags, first: Ints, last: Ints) -> Flags:
+    """Whether any flag from `first` to `last` is set."""
+    before = np.concatenate(([0], np.cumsum(flags)))
+    return np.asarray(before[last + 1] > before[first])
 
 
 def read_passages(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Passage]:

@@ -25,7 +25,7 @@ from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.linear import Linear
 from bertsmith.model.losses import LossSum, cross_entropy_sum
-from bertsmith.tasks.answering.best import Best, SpanRules, best_of
+from bertsmith.tasks.answering.best import Best, SpanRules, all_best
 from bertsmith.tasks.answering.figures import (
     all_have_answers,
     figures,
@@ -193,12 +193,7 @@ class Qa(Task):
     def _best(self, scores: Floats, sequences: Sequences) -> list[Best]:
         """The best answers to the question of each record."""
         assert isinstance(sequences, Windows)
-        each = np.split(scores, np.cumsum(sequences.lengths)[:-1])
-        rules = SpanRules(self.n_best, self.max_answer_length, self.unanswerable)
-        return [
-            best_of(sequences, record, [each[window] for window in sequences.of_record(record)], rules)
-            for record in range(len(sequences.passages))
-        ]
+        return all_best(sequences, scores, SpanRules(self.n_best, self.max_answer_length, self.unanswerable))
 
     def tuned(self, scores: Floats, examples: Examples) -> Self:
         """With the threshold of the best F1 on the dev rows, unless the user set one."""

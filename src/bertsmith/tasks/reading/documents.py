@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
@@ -13,6 +15,7 @@ from bertsmith.tasks.reading.bad_rows import CONVERT, NOT_UTF8, Report
 
 _HEAD = 1 << 16
 JSON, CONLL = "json", "conll"
+_parsed: ContextVar[dict[str, Any] | None] = ContextVar("parsed", default=None)
 DocumentRow = tuple[str, dict[str, Any]]
 
 
@@ -63,8 +66,24 @@ def _sentences(lines: Iterable[tuple[int, bytes]], name: str, report: Report) ->
             yield where, {"tokens": columns[0], "tags": columns[-1], **between}
 
 
+@contextmanager
+def parsed_once() -> Iterator[None]:
+    """Within it, a file of JSON, which is parsed to its end for its first row, is read once, and kept for those who ask
+    for its rows again. Tables and lines, of which a first row costs little, are read again."""
+    before = _parsed.set({})
+    try:
+        yield
+    finally:
+        _parsed.reset(before)
+
+
 def _objects(lines: Iterable[tuple[int, bytes]], name: str, report: Report) -> Iterator[DocumentRow]:
-    value = parse_json(b"".join(line for _, line in lines), name, strict=True)
+    parsed = _parsed.get()
+    value = parsed.get(name) if parsed else None
+    if value is None:
+        value = parse_json(b"".join(line for _, line in lines), name, strict=True)
+        if parsed is not None:
+            parsed[name] = value
     if is_squad(value):
         yield from _questions(value, name, report)
         return

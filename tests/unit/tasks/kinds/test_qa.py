@@ -12,6 +12,7 @@ import torch
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
+from bertsmith.tasks.answering import best
 from bertsmith.tasks.answering.gold import Gold
 from bertsmith.tasks.answering.windows import Windows
 from bertsmith.tasks.kinds.qa import Qa, SpanModel, _losses
@@ -112,6 +113,31 @@ def test_a_report_of_dev_rows_is_by_thresholds_of_other_questions(model, tmp_pat
         assert test["figures"][name]["value"] == pytest.approx(figures[name])
     assert by_others["f1"] <= figures["f1"]
     assert replace(task, tunes=False).cross_fitted(scores, found) == {}
+
+
+def test_the_answers_to_a_question_are_looked_for_once(model, tmp_path, monkeypatch):
+    looked = []
+
+    def counted(windows, record, *others):
+        looked.append(record)
+        return found_by(windows, record, *others)
+
+    found_by = best.best_of
+    monkeypatch.setattr(best, "best_of", counted)
+    task = Qa(doc_stride=4, unanswerable=True, tunes=True)
+    found = replace(examples(task), part="dev")
+    scores = Runner(torch.device("cpu"), 64).scores(model, found.sequences, per_token=True)
+    tuned = task.tuned(scores, found)
+    tuned.write(scores, found, tmp_path)
+    figures = tuned.evaluate(scores, found), tuned.cross_fitted(scores, found)
+    assert looked == [0, 1, 2]
+    others = scores.copy()
+    assert (tuned.evaluate(others, found), tuned.cross_fitted(others, found)) == figures
+    assert looked == [0, 1, 2] * 2
+    replace(tuned, n_best=2).evaluate(others, found)
+    assert looked == [0, 1, 2] * 3, "by other rules"
+    del scores, others
+    assert not best._FOUND, "what is found takes memory no longer than its scores"
 
 
 def test_the_loss_of_a_question_is_the_mean_over_its_windows(model):
