@@ -108,6 +108,7 @@ def metrics_of(right: Floats, predicted: Floats, true: Floats) -> Floats:
     """
     rows, correct = true.sum(), right.sum()
     here = predicted + true > 0
+    # Of whole numbers, so that dot products are exact by any number of threads.
     spread = (rows * rows - predicted @ predicted) * (rows * rows - true @ true)
     matthews = (correct * rows - predicted @ true) / np.sqrt(spread) if spread > 0 else 0.0
     return np.array([correct / rows, share(2 * right, predicted + true)[here].mean(), matthews])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.tasks.scoring.classes import COUNT_METRICS, ClassTable, class_table, count_figures, f1_of
-from bertsmith.tasks.scoring.resampling import Figures
+from bertsmith.tasks.scoring.resampling import Figures, mean_figures
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -27,12 +27,11 @@ def label_table(predicted: Bools, true: Bools) -> ClassTable:
 def label_figures(predicted: Bools, true: Bools, names: tuple[str, ...]) -> Figures:
     """`METRICS` and "f1 of NAME" for each label, NaN where a label is neither predicted nor true in the rows."""
     wrong = (predicted != true).sum(1)
-    whole = np.stack([wrong == 0, wrong / true.shape[1]], axis=1).astype(np.float64)
+    whole = mean_figures(METRICS[len(COUNT_METRICS) :], np.stack([wrong == 0, wrong / true.shape[1]], axis=1))
     counted = count_figures(predicted & true, predicted, true, names)
 
     def of(weights: Floats) -> Floats:
-        found = counted.of(weights)
-        return np.insert(found, len(COUNT_METRICS), weights @ whole / weights.sum())
+        return np.insert(counted.of(weights), len(COUNT_METRICS), whole.of(weights))
 
     return Figures((*METRICS, *(f1_of(name) for name in names)), of)
 

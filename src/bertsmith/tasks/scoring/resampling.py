@@ -111,11 +111,11 @@ def folds_of(rows: int, count: int, groups: Sequence[Any] | NDArray[Any] | None 
 def mean_figures(names: Sequence[str], values: NDArray[Any], among: NDArray[np.bool_] | None = None) -> Figures:
     """Figures that are means over rows, such as the exact match of questions; values: [N, K]. among: bool[N], the rows
     that they are means over, if not all."""
-    table = np.asarray(values, dtype=np.float64)
+    table = np.array(values.T, dtype=np.float64, order="C")
 
     def of(weights: Floats) -> Floats:
         weights = weights if among is None else weights * among
-        count = weights.sum()
-        return weights @ table / count if count else np.full(len(names), np.nan)
+        # A dot product has other last bits by another number of threads.
+        return np.average(table, axis=1, weights=weights) if weights.any() else np.full(len(names), np.nan)
 
     return Figures(tuple(names), of)

@@ -11,6 +11,7 @@ from bertsmith.tasks.scoring.numbers import number_figures
 from bertsmith.tasks.scoring.resampling import Figures, folds_of, intervals, mean_figures, numbered
 
 stats = pytest.importorskip("scipy.stats")
+threadpoolctl = pytest.importorskip("threadpoolctl")  # which scikit-learn needs
 
 
 @given(st.integers(1, 60), st.integers(2, 30), st.booleans(), st.integers(0, 2**31))
@@ -103,3 +104,16 @@ def test_a_group_is_in_one_fold(groups, count):
     assert all(len({fold[row] for row, other in enumerate(groups) if other == each}) == 1 for each in set(groups))
     assert len(set(fold)) == min(count, len(set(groups)))
     assert np.array_equal(numbered(groups), numbered([ord(each) for each in groups]))
+
+
+def test_figures_have_the_same_bits_by_any_number_of_threads():
+    draw = np.random.default_rng(0)
+    rows = 50_000
+    predicted, true = draw.random((2, rows, 3)) < 0.4
+    each = [mean_figures(["mean"], draw.random((rows, 1))), label_figures(predicted, true, tuple("abc"))]
+    weights = draw.integers(0, 4, rows).astype(np.float64)
+    found = []
+    for threads in (1, 2):
+        with threadpoolctl.threadpool_limits(threads):
+            found.append([figures.of(weights).tolist() for figures in each])
+    assert found[0] == found[1]
