@@ -32,7 +32,8 @@ _ZST_INPUT = 1 << 12
 _INPUT = 1 << 15
 _LARGEST_ZST_WINDOW = 1 << 31  # of `zstd --ultra --long=31`
 _BUFFER = 1 << 18
-_CORRUPT = (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError)
+CORRUPT = (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError)
+"""What decompressors raise for bytes that they did not write."""
 
 
 class _Decoder(Protocol):
@@ -144,7 +145,7 @@ class _Members(io.RawIOBase):
                 if data:
                     view[: len(data)] = data
                     return len(data)
-        except _CORRUPT as error:
+        except CORRUPT as error:
             self.damage, self._ended = str(error) or "damaged", True
         return 0
 

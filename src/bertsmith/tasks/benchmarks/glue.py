@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import warn
+from bertsmith.rows.compressed import CORRUPT
 from bertsmith.tasks.benchmarks.benchmark import Benchmark, benchmarks
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
@@ -96,7 +96,7 @@ def submission_files(path: Path, benchmark: Benchmark) -> dict[str, str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return {name: archive.read(name).decode() for name in archive.namelist()}
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, UnicodeDecodeError, OSError) as error:
+    except (zipfile.BadZipFile, RuntimeError, *CORRUPT) as error:
         fix = "name a new file, or a submission that this command wrote"
         raise BertsmithError(f"this is not a zip of predictions ({error})", path, fix) from error
 

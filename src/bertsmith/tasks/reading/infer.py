@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.tasks.reading.labels import class_name, place_of_letter
+from bertsmith.tasks.reading.labels import MOST_DIGITS, class_name, place_of_letter
 from bertsmith.tasks.reading.records import NUMBERED_CHOICES, Columns, columns_of
 from bertsmith.tasks.reading.shapes import LISTS
 from bertsmith.tasks.reading.table import Table
@@ -203,7 +203,7 @@ def _is_right(row: Mapping[str, Any], choices: str, several: int, label: Any) ->
     """Whether a label may be that of one of several choices: its number, from 0 or from 1, its letter, or its text."""
     name = class_name(str(label).strip())
     if name.isdecimal():
-        return int(name) <= several
+        return len(name) <= MOST_DIGITS and int(name) <= several
     # Of the usual numbered columns `_choices` says only how many they are.
     numbered = [[f"{stem}{number}" for number in range(several)] for stem in NUMBERED_CHOICES]
     usual = next((names for names in numbered if names[0] in row), [choices])

@@ -15,6 +15,8 @@ from bertsmith.tasks.reading.cells import found_in
 from bertsmith.tasks.reading.shapes import is_number
 
 MOST_CLASSES = 100
+MOST_DIGITS = 640
+"""Of a whole number. Python converts so many whatever its limit is set to."""
 YES_OR_NO = {"1": True, "0": False, "true": True, "false": False}
 # Of ASCII digits and without leading zeros: 007 and 7 may be two classes.
 _WHOLE = re.compile(r"[+]?(?P<number>-?(0|[1-9][0-9]*))(\.0*)?")
@@ -36,6 +38,8 @@ def label_text(value: Any) -> str:
     text = value.strip() if isinstance(value, str) else json.dumps(value)
     if text.lower() == "nan":
         raise ValueError(f"the label is '{text}', which stands for a missing value; write it out if it is a class")
+    if len(text) > MOST_DIGITS and (whole := _WHOLE.fullmatch(text)) and len(whole["number"]) > MOST_DIGITS:
+        raise ValueError(f"the label is a number of {len(whole['number']):,} digits, and {MOST_DIGITS} are the most")
     return text
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bertsmith.base.log import counted
 from bertsmith.tasks.reading.cells import found_in, listed_in
+from bertsmith.tasks.reading.labels import MOST_DIGITS
 from bertsmith.tasks.reading.records import Columns, Record, Row, check_characters, id_of, row_of, text_of
 from bertsmith.tasks.scoring.entities import Span
 from bertsmith.tasks.tagging.align import in_characters
@@ -102,8 +103,8 @@ def _named(tag: Any, column: str, names: Sequence[str] | None) -> str:
         if names is None:
             fix = "give the names of all numbers, from 0, as --labels O,B-PER,I-PER"
             raise ValueError(f"column '{column}' has numbers as tags, such as {text}; {fix}")
-        if int(text) >= len(names):
-            raise ValueError(f"the tag {text} has no name: there are {len(names)}, from 0")
+        if len(text) > MOST_DIGITS or int(text) >= len(names):
+            raise ValueError(f"the tag {_shown(text)} has no name: there are {len(names)}, from 0")
         return names[int(text)]
     if names is not None and text not in names:
         raise ValueError(f"the tag {_shown(text)} is not one of {', '.join(names)}")

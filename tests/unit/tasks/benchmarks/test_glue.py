@@ -77,7 +77,13 @@ def test_what_the_server_would_refuse_is_refused(tmp_path):
     place, directory = whole.index(b"RTE.tsv") + len("RTE.tsv"), whole.index(b"PK\x01\x02")
     damaged = whole[:place] + b"\xff" * 9 + whole[place + 9 :]
     locked = whole[:6] + b"\x01" + whole[7 : directory + 8] + b"\x01" + whole[directory + 9 :]
-    for data in (b"not a zip", damaged, locked):
+    elsewhere = bytearray(whole)
+    elsewhere[whole.index(b"PK\x05\x06") + 12 + 3] = 1  # the directory would be 16 MB long
+    with zipfile.ZipFile(tmp_path / "lzma.zip", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("RTE.tsv", "entailment\n" * 40)
+    packed = bytearray((tmp_path / "lzma.zip").read_bytes())
+    packed[packed.index(b"RTE.tsv") + len("RTE.tsv") + 12] ^= 0xFF
+    for data in (b"not a zip", damaged, locked, bytes(elsewhere), bytes(packed)):
         (tmp_path / "b.zip").write_bytes(data)
         with pytest.raises(BertsmithError, match="not a zip of predictions"):
             add_to_submission(tmp_path / "b.zip", benchmarks()["rte"], {"test": predictions("entailment")})

@@ -115,7 +115,7 @@ def test_a_label_is_its_text_without_space_around_it(value, text):
     assert label_text(value) == text
 
 
-@pytest.mark.parametrize("value", [["x", "y"], {"x": 1}, float("nan"), float("inf"), "NaN", " nan "])
+@pytest.mark.parametrize("value", [["x", "y"], {"x": 1}, float("nan"), float("inf"), "NaN", " nan ", "1" * 5000])
 def test_what_is_no_label_is_refused(value):
     with pytest.raises(ValueError, match="label"):
         label_text(value)

@@ -288,6 +288,7 @@ SPANS = [[{"start": 0, "end": 4, "label": "X"}], []]
     [
         (table(question=SENTENCES, choices=[["a", "b", "c", "d"]], label=[0, 1, 2, 3]), {"label": 7}, "choice"),
         (table(question=SENTENCES, **ENDINGS, label=["0", "3"]), {"label": "none"}, "choice"),
+        (table(question=SENTENCES, **ENDINGS, label=["0", "3"]), {"label": "1" * 5000}, "choice"),
         (table(question=SENTENCES, choices=[["a", "b", "c", "d"]], label=[1, 2, 3, 4]), {}, "choice"),
         (table(question=SENTENCES, choices=[["a", "b"], ["b", "c"]], label=["a", "c"]), {"label": "x"}, "choice"),
         (table(tokens=EIGHT, tags=TAGGED), {"tags": ["O"] * 7}, "tag"),

@@ -61,7 +61,11 @@ def test_numbers_stand_for_tags_by_their_places() -> None:
     names = ["O", "B-org", "I-org"]
     for tags in ([1, 0], "1 0", "[1, 0]", '["1", "O"]', np.array([1, 0]), ["B-org", "O"]):
         assert tags_of_words(tags, ["EU", "rejects"], "ner", names) == ["B-org", "O"]
-    for tags, message in (([3, 0], "3 has no name: there are 3"), (["B-per", "O"], "'B-per' is not one of O, B-org")):
+    for tags, message in (
+        ([3, 0], "'3' has no name: there are 3"),
+        (["9" * 5000, "O"], "999 ... has no name: there are 3"),
+        (["B-per", "O"], "'B-per' is not one of O, B-org"),
+    ):
         with pytest.raises(ValueError, match=message):
             tags_of_words(tags, ["EU", "rejects"], "ner", names)
 
