@@ -1,8 +1,9 @@
 """CoNLL's columns: a token a line, its tag in the last column, empty lines between sentences.
 
 Columns are separated by tabs, or else by spaces. The token stands in the first one; in the second where the first only
-numbers the tokens of each sentence (as GermEval's files have it), which the sentences of a file do as the first one of
-several tokens does: the only token of another may be a 1. Tags are those of spans: O, and B-, I- and the like.
+numbers the tokens (as GermEval's files have it, from 1 in each sentence; others from 0, or through the file), which the
+sentences of a file do as the first one of several tokens does: the only token of another may be a 1. Tags are those of
+spans: O, and B-, I- and the like.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from bertsmith.rows.row import Row
 
 # Of spans in IOB, IOBES, BMEWO or BILOU; where there is one kind of span, it may have no name.
 _TAG = re.compile(r"[OBIES]|[BILUESMW]-\S+")
+_NUMBER = re.compile("[0-9]{1,9}")
 _DOCUMENT = "-DOCSTART-"
 _FEWEST_TOKENS = 2
 UNEVEN = "sentences whose lines differ in their number of columns"
+NOT_NUMBERED = "sentences whose tokens are not numbered as those of others are"
 
 
 def is_conll(lines: Iterable[str]) -> bool:
@@ -35,7 +38,8 @@ def is_conll(lines: Iterable[str]) -> bool:
 def conll_rows(lines: Iterable[tuple[int, bytes]]) -> Iterator[Row[list[list[str]]]]:
     """The sentences of lines with the byte that each begins at: the columns of every token, a leading number left out.
 
-    Lines that begin a document, and comments, are no tokens. A sentence of uneven lines has its cells with its fault.
+    Lines that begin a document, and comments, are no tokens. A sentence at fault has its cells all the same: with the
+    first column where that does not number its tokens, as that of CoNLL-U does not where two are written as one.
     """
     sentences, first = _sentences(lines), list[Row[list[list[str]]]]()
     for sentence in sentences:
@@ -44,10 +48,12 @@ def conll_rows(lines: Iterable[tuple[int, bytes]]) -> Iterator[Row[list[list[str
             break
     numbered = all(_is_numbered(each) for each in first if not each.fault)
     for sentence in chain(first, sentences):
-        tokens = (
-            [token[1:] for token in sentence.cells or ()] if numbered and _is_numbered(sentence) else sentence.cells
-        )
-        yield sentence._replace(cells=tokens)
+        if not numbered:
+            yield sentence
+        elif _is_numbered(sentence):
+            yield sentence._replace(cells=[token[1:] for token in sentence.cells or ()])
+        else:
+            yield sentence._replace(fault=sentence.fault or NOT_NUMBERED)
 
 
 def _sentences(lines: Iterable[tuple[int, bytes]]) -> Iterator[Row[list[list[str]]]]:
@@ -72,8 +78,10 @@ def _sentences(lines: Iterable[tuple[int, bytes]]) -> Iterator[Row[list[list[str
 
 
 def _is_numbered(sentence: Row[list[list[str]]]) -> bool:
-    cells = enumerate(sentence.cells or (), start=1)
-    return all(len(token) > 2 and token[0] == str(place) for place, token in cells)
+    """Whether numbers stand before the tokens, each by one above the last."""
+    tokens = sentence.cells or [[""]]
+    first = int(tokens[0][0]) if _NUMBER.fullmatch(tokens[0][0]) else -1
+    return first >= 0 and all(len(each) > 2 and each[0] == str(place) for place, each in enumerate(tokens, first))
 
 
 def _columns(line: str) -> list[str]:

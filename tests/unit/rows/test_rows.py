@@ -8,7 +8,7 @@ import json
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.rows.conll import UNEVEN, conll_rows
+from bertsmith.rows.conll import NOT_NUMBERED, UNEVEN, conll_rows
 from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, REPEATED, json_rows
 from bertsmith.rows.lines import split_at_returns
 from bertsmith.rows.row import Row
@@ -99,13 +99,30 @@ def test_sentences_of_columns() -> None:
 
 @pytest.mark.parametrize("first", ["", "1 Hello O O\n\n", "# a comment\n"])
 def test_the_first_sentence_of_several_tokens_tells_whether_tokens_are_numbered(first: str) -> None:
-    """Of GermEval's files all are, those of one token too; of CoNLL-2003's none, those of figures neither."""
+    """Of GermEval's files all are, those of one token too; of CoNLL-2003's none, those of figures neither. So it is
+    with other numbers than GermEval's, which begin at 1 in each sentence."""
     one = first + "1 EU B-ORG O\n2 rejects O O\n\n1 Berlin B-LOC O\n\n1 in O O\n2 an\n\n3 out O O\n"
     tokens = [[cells[0] for cells in row.cells or []] for row in conll_rows(lines(one.encode()))]
-    assert tokens == [["Hello"]] * ("Hello" in first) + [["EU", "rejects"], ["Berlin"], ["1", "2"], ["3"]]
+    assert tokens == [["Hello"]] * ("Hello" in first) + [["EU", "rejects"], ["Berlin"], ["1", "2"], ["out"]]
     other = first.replace("1 ", "", 1) + "EU NNP B-ORG\nrejects VB O\n\n1 CD B-X\n2 CD I-X\n\n1 CD O\n"
     tokens = [[cells[0] for cells in row.cells or []] for row in conll_rows(lines(other.encode()))]
     assert tokens == [["Hello"]] * ("Hello" in first) + [["EU", "rejects"], ["1", "2"], ["1"]]
+
+
+@pytest.mark.parametrize("rest", ["0 in O O\n1 Rome B-LOC O\n", "2 in O O\n3 Rome B-LOC O\n", "7 in O O\n8 Rome O O\n"])
+def test_tokens_are_numbered_from_any_number(rest: str) -> None:
+    found = conll_rows(lines(f"0 EU B-ORG O\n1 rejects O O\n\n{rest}".encode()))
+    assert [([cells[0] for cells in row.cells or []], row.fault) for row in found] == [
+        (["EU", "rejects"], ""),
+        (["in", "Rome"], ""),
+    ]
+
+
+@pytest.mark.parametrize("rest", ["1-2 im O O\n1 in O O\n2 dem O O\n", "1 im O O\n3 Dom O O\n", "im O O\nDom O O\n"])
+def test_a_sentence_that_is_not_numbered_as_others_are_is_at_fault(rest: str) -> None:
+    """The number would be taken for the word. Of CoNLL-U a word that is two has a line of its own."""
+    found = conll_rows(lines(f"1 EU B-ORG O\n2 rejects O O\n\n{rest}".encode()))
+    assert [row.fault for row in found] == ["", NOT_NUMBERED]
 
 
 def test_paragraphs_of_squad_and_what_is_wrong_with_them_and_their_questions() -> None:

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.rows.conll import conll_rows, is_conll
+from bertsmith.rows.conll import NOT_NUMBERED, conll_rows, is_conll
 from bertsmith.rows.lines import Lines, Slice, head_of, raise_fault
 from bertsmith.rows.squad import is_squad, paragraphs, parse_json
 from bertsmith.tasks.reading.bad_rows import CONVERT, NOT_UTF8, Report
@@ -59,7 +59,11 @@ def _sentences(lines: Iterable[tuple[int, bytes]], name: str, report: Report) ->
         elif row.fault or row.cells is None:
             counts = sorted({len(columns) for columns in row.cells or []})
             what = f"the lines of this sentence have {' and '.join(map(str, counts))} columns"
-            report(BertsmithError(what, where, "give every line a word, a tag, and as many columns"), row.raw)
+            fix = "give every line a word, a tag, and as many columns"
+            if row.fault == NOT_NUMBERED:
+                what = "the first column numbers the words of other sentences, and not of this one"
+                fix = "number its words one after the other, or leave the column out of the file"
+            report(BertsmithError(what, where, fix), row.raw)
         else:
             columns = [list(each) for each in zip(*row.cells, strict=True)]
             between = {str(number): each for number, each in enumerate(columns[1:-1], start=2)}

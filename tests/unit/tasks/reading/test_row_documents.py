@@ -42,6 +42,15 @@ def test_words_with_tags(tmp_path, name, suffix, pack, ends):
     assert read(path) == [(f"{path}:3", SENTENCES[0]), (f"{path}:6", SENTENCES[1])]
 
 
+def test_a_sentence_that_is_not_numbered_as_others_are_is_named(tmp_path):
+    path = write(tmp_path / "a.conll", "1\tAnn\tB-PER\n2\tsleeps\tO\n\n1-2\tim\tO\n1\tin\tO\n2\tdem\tO\n")
+    rows, bad = read_all(path)
+    assert rows == [(f"{path}:1", {"tokens": ["Ann", "sleeps"], "tags": ["B-PER", "O"]})]
+    assert [each[:2] for each in bad] == [
+        (f"{path}:4", "the first column numbers the words of other sentences, and not of this one")
+    ]
+
+
 def test_words_with_tags_in_another_encoding(tmp_path):
     path = write(tmp_path / "train.conll", ("\ufeff" + CONLL).encode("utf-16-le"))
     assert [row for _, row in read(path)] == SENTENCES
