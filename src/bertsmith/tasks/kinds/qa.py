@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -240,7 +240,7 @@ class Qa(Task):
         for best in self._best(scores, sequences):
             chosen = best.chosen(self.threshold)
             place = {"start": chosen.start, "end": chosen.end}
-            listed = [asdict(each) for each in best.guesses[: self.top]]
+            listed = [dict(vars(each)) for each in best.guesses[: self.top]]
             answers.append({"answer": chosen.text, "score": chosen.probability, **place, "nbest": listed})
         return answers
 
