@@ -29,8 +29,8 @@ from bertsmith.training.planning.cost import Batch, Exchange, is_half
 from bertsmith.training.planning.memory import WHOLE, Held
 from bertsmith.training.planning.model_size import parameters
 from bertsmith.training.planning.on_cpu import Measuring, measure
-from bertsmith.training.planning.on_gpus import GpuCosts
-from bertsmith.training.planning.plan import Asked, Costs, Plan, make_plan
+from bertsmith.training.planning.on_gpus import gpu_costs
+from bertsmith.training.planning.plan import Asked, Plan, make_plan
 from bertsmith.training.planning.where import Where
 from bertsmith.training.planning.work import Lengths, Work, even_cut
 from bertsmith.training.run import only_training
@@ -100,9 +100,7 @@ def plan_finetuning(
     lengths = Lengths(read.examples.sequences.lengths, read.units)
     if here is None:
         precision, most = where.precision(settings.precision), settings.micro_batch_tokens
-        costs: Costs = GpuCosts(
-            where.gpu, precision, config, "adamw", [read.max_length], finetuning=True, of_host=where.gpus
-        )
+        costs = gpu_costs(where, precision, config, "adamw", [read.max_length], finetuning=True)
     else:
         precision = here.device.precision
         most = here.micro_batch_tokens(settings.micro_batch_tokens, config, read.max_length, where.gpus)

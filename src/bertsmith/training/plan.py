@@ -18,7 +18,7 @@ from bertsmith.recipes.schema import Phase, Recipe
 from bertsmith.training.planning.cost import Exchange, is_half
 from bertsmith.training.planning.memory import HALF, WHOLE, Held
 from bertsmith.training.planning.model_size import Size, parameters
-from bertsmith.training.planning.on_gpus import GpuCosts
+from bertsmith.training.planning.on_gpus import gpu_costs
 from bertsmith.training.planning.plan import Asked, Costs, Plan, make_plan
 from bertsmith.training.planning.where import Where
 from bertsmith.training.planning.work import Lengths, Work, epoch_lengths, even_cut, fixed_cut
@@ -82,7 +82,7 @@ def _plan(
     longest = [phase.sequence_length for phase in _phases(recipe).values()]
     if here is None:
         precision, most = where.precision(recipe.precision), asked_tokens
-        costs: Costs = GpuCosts(where.gpu, precision, config, recipe.optimizer.name, longest, of_host=where.gpus)
+        costs = gpu_costs(where, precision, config, recipe.optimizer.name, longest)
     else:
         precision = here.device.precision
         most = here.micro_batch_tokens(asked_tokens, config, max(longest), where.gpus)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +19,7 @@ import torch
 
 from bertsmith.base.device import Device
 from bertsmith.base.layout import Ints, Layout, round_up
+from bertsmith.base.log import counted
 from bertsmith.base.processes import default_workers, usable_memory
 from bertsmith.base.processor import this_processor
 from bertsmith.batches.masking import MaskingSettings
@@ -29,6 +30,7 @@ from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.planning.cost import UPDATE_BYTES, Batch, Links
 from bertsmith.training.planning.model_size import parameters
+from bertsmith.training.planning.plan import Costs
 from bertsmith.training.planning.work import Lengths, Work
 
 Clock = Callable[[], float]
@@ -53,59 +55,6 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class CpuCosts:
-    """`Costs` of a rank that shares this machine. timed: by the stretches' names. parameter_seconds: of an update."""
-
-    config: BertConfig
-    ranks: int
-    threads: int
-    timed: dict[str, Timed]
-    parameter_seconds: float
-    optimizer: str
-    base: float
-
-    @property
-    def name(self) -> str:
-        found, threads = this_processor(), f"{self.threads} thread{'s' if self.threads > 1 else ''} a rank"
-        return f"this machine's CPU ({found.vendor} {found.architecture}), {threads}"
-
-    @property
-    def notes(self) -> Sequence[str]:
-        rates = []
-        for name, each in self.timed.items():
-            second = each.rest + self.config.num_hidden_layers * each.layer
-            rates.append(f"{1 / second:,.0f} tokens/s and rank ({name})")
-        return [
-            f"rate: measured just now, in CPU time, by a few layers of this model: {', '.join(rates)}; a machine that "
-            "does other work besides takes longer",
-            "sums of gradients by gloo: 1.3 GB/s on one host, measured on another machine (docs/scaling.md); 0.6 GB/s "
-            "between hosts, assumed",
-        ]
-
-    @property
-    def links(self) -> Links:
-        return GLOO
-
-    @property
-    def capacity(self) -> float:
-        """An equal part of the memory that there is."""
-        return usable_memory() / self.ranks
-
-    def micro_batch(self, work: Work, batch: Batch) -> float:
-        """Seconds of a micro-batch, forward and backward."""
-        timed = self.timed[work.name]
-        layers = self.config.num_hidden_layers - (0.67 if work.pooled else 0.0)
-        added = (
-            parameters(self.config).total * self.parameter_seconds * ACCUMULATED_BYTES / UPDATE_BYTES[self.optimizer]
-        )
-        return added + batch.tokens * (timed.rest + layers * timed.layer)
-
-    def update(self) -> float:
-        """Seconds of an update of all parameters."""
-        return parameters(self.config).total * self.parameter_seconds
-
-
-@dataclass(frozen=True)
 class Measuring:
     """What is timed. lengths: of the sequences of each stretch, by its name. masking: None for a model without a word
     head. optimizer: lamb or adamw, which `make_optimizer` makes."""
@@ -125,8 +74,8 @@ def at_once(ranks: int, threads: int, cores: int) -> tuple[int, float]:
     return together, max(1.0, ranks * threads / cores)
 
 
-def measure(measuring: Measuring, ranks: int, base: float) -> CpuCosts:
-    """Times what each of so many ranks does. base: bytes of this process before."""
+def measure(measuring: Measuring, ranks: int, base: float) -> Costs:
+    """The costs of each of so many ranks that share this machine, timed. base: bytes of this process before."""
     cores = default_workers()
     # As of a run: what the user set goes first.
     before = torch.get_num_threads()
@@ -147,7 +96,28 @@ def measure(measuring: Measuring, ranks: int, base: float) -> CpuCosts:
         end_training()
         torch.set_num_threads(before)
     timed = {name: Timed(crowded * each.layer, crowded * each.rest) for name, each in timed.items()}
-    return CpuCosts(measuring.config, ranks, threads, timed, crowded * update, measuring.optimizer, base)
+    processor, config = this_processor(), measuring.config
+    name = f"this machine's CPU ({processor.vendor} {processor.architecture}), {counted(threads, 'thread')} a rank"
+    all_parameters = parameters(config).total * crowded * update
+    added = all_parameters * ACCUMULATED_BYTES / UPDATE_BYTES[measuring.optimizer]
+
+    def micro_batch(work: Work, batch: Batch) -> float:
+        layers = config.num_hidden_layers - (0.67 if work.pooled else 0.0)
+        return added + batch.tokens * (timed[work.name].rest + layers * timed[work.name].layer)
+
+    notes = _notes(timed, config.num_hidden_layers)
+    return Costs(name, notes, GLOO, usable_memory() / ranks, base, micro_batch, all_parameters)
+
+
+def _notes(timed: dict[str, Timed], layers: int) -> list[str]:
+    seconds = {name: each.rest + layers * each.layer for name, each in timed.items()}
+    rates = ", ".join(f"{1 / each:,.0f} tokens/s and rank ({name})" for name, each in seconds.items())
+    return [
+        f"rate: measured just now, in CPU time, by a few layers of this model: {rates}; a machine that "
+        "does other work besides takes longer",
+        "sums of gradients by gloo: 1.3 GB/s on one host, measured on another machine (docs/scaling.md); 0.6 GB/s "
+        "between hosts, assumed",
+    ]
 
 
 def _trial(measuring: Measuring, clock: Clock) -> tuple[dict[str, Timed], float]:

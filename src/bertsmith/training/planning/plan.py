@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.training.planning.cost import (
@@ -26,25 +26,19 @@ MANY_EPOCHS = 100
 _HOUR = 3600
 
 
-class Costs(Protocol):
+@dataclass(frozen=True)
+class Costs:
     """What a rank costs. name: of what it computes on. notes: where the rates come from. capacity: bytes of memory of a
-    rank. base: of these, what is taken before there is a model."""
+    rank. base: of these, what is taken before there is a model. micro_batch: seconds of one of a stretch, forward and
+    backward. update: seconds of an update of all parameters."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def notes(self) -> Sequence[str]: ...
-    @property
-    def links(self) -> Links: ...
-    @property
-    def capacity(self) -> float: ...
-    @property
-    def base(self) -> float: ...
-    def micro_batch(self, work: Work, batch: Batch) -> float:
-        """Seconds of a micro-batch, forward and backward."""
-
-    def update(self) -> float:
-        """Seconds of an update of all parameters."""
+    name: str
+    notes: Sequence[str]
+    links: Links
+    capacity: float
+    base: float
+    micro_batch: Callable[[Work, Batch], float]
+    update: float
 
 
 @dataclass(frozen=True)
@@ -157,7 +151,7 @@ def _stage(asked: Asked, costs: Costs, work: Work, hosts: int) -> Stage:
     shared = ranks if asked.held.sharded else 1
     data = cut.micro_batches * cut.batch.tokens / TOKENS_BUILT_A_SECOND
     seconds = step_seconds(
-        RankWork(cut.micro_batches, again * second, costs.update() / shared, data),
+        RankWork(cut.micro_batches, again * second, costs.update / shared, data),
         asked.exchange,
         costs.links,
         hosts,
