@@ -50,8 +50,13 @@ def plan_pretraining(
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
     if recipe.hours:
         say(f"the run ends after {recipe.hours:g} hours: the plan has as many steps as fit into them on one host")
-    here = _here(recipe) if where.on_cpu else None
-    lengths = {name: _lengths(recipe, corpus, name) for name in _phases(recipe)}
+    here = None
+    if where.on_cpu:  # before the corpus's pages count as memory
+        from bertsmith.training.this_cpu import Here  # imports PyTorch
+
+        here = Here.of(recipe.precision)
+    orders = {name: order_of(recipe, int(name[-1]), corpus, corpus.folder / "order") for name in _phases(recipe)}
+    lengths = {name: epoch_lengths(order.epochs) for name, order in orders.items()}
     plan = partial(_plan, recipe, corpus, where, here, lengths)
     if recipe.micro_batch_tokens != "auto":
         return plan(recipe.micro_batch_tokens)
@@ -151,13 +156,6 @@ def _cpu_costs(here: Here, recipe: Recipe, config: BertConfig, lengths: dict[str
         return measure(measuring, ranks, here.base)
 
 
-def _here(recipe: Recipe) -> Here:
-    """Imported here, for it takes PyTorch seconds to be; and before the corpus's pages count as memory."""
-    from bertsmith.training.this_cpu import Here
-
-    return Here.of(recipe.precision)
-
-
 def _phases(recipe: Recipe) -> dict[str, Phase]:
     """Those that have steps, by name."""
     return {f"phase {number}": phase for number, phase in recipe.phases.items()}
@@ -166,11 +164,6 @@ def _phases(recipe: Recipe) -> dict[str, Phase]:
 def _masking(recipe: Recipe) -> MaskingSettings:
     """That of the step that hides the most, as room is made for it."""
     return masking_of(recipe, 1).densest()
-
-
-def _lengths(recipe: Recipe, corpus: Corpus, name: str) -> Lengths:
-    """Of the phase's first epoch."""
-    return epoch_lengths(order_of(recipe, int(name[-1]), corpus, corpus.folder / "order").epochs)
 
 
 def _work(recipe: Recipe, corpus: Corpus, name: str, lengths: Lengths) -> Work:

@@ -14,7 +14,6 @@ from operator import attrgetter
 
 from bertsmith.base.tables import aligned
 from bertsmith.training.planning.cost import (
-    Batch,
     Exchange,
     RankWork,
     StepSeconds,
@@ -58,7 +57,7 @@ class Predicted:
 @cache
 def product_share(row: Row) -> float:
     """Of the peak, from the row of one GPU: what remains of its time when all else is taken off."""
-    gpu, batch = GPUS[row.gpu], Batch(*row.sequence, 1)
+    gpu, batch = GPUS[row.gpu], row.sequence
     second = (row.share / row.rate - update_seconds(gpu, BERT_LARGE, row.optimizer)) / row.share
     products = second - between_products(gpu, BERT_LARGE, batch, is_half(row.precision))
     return batch.flop(BERT_LARGE) / (products * gpu.peak(row.precision))
@@ -93,7 +92,7 @@ def _said(row: Row) -> str:
 
 def predict(row: Row) -> Predicted:
     """A row of several GPUs from that of one."""
-    gpu, batch = GPUS[row.gpu], Batch(*row.sequence, 1).times(row.micro_batch)
+    gpu, batch = GPUS[row.gpu], row.sequence.times(row.micro_batch)
     key = attrgetter("gpu", "precision", "length")
     (alone,) = (each for each in one_gpu() if key(each) == key(row))
     second = micro_batch_seconds(gpu, row.precision, product_share(alone), BERT_LARGE, batch)
@@ -145,5 +144,5 @@ def _cells(each: Predicted) -> list[str]:
 
 def _whole(row: Row) -> str:
     """The share of the peak that the whole step has."""
-    flops = Batch(*row.sequence, 1).flop(BERT_LARGE) * row.rate
+    flops = row.sequence.flop(BERT_LARGE) * row.rate
     return f"{flops / GPUS[row.gpu].peak(row.precision):.1%}"

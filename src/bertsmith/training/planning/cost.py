@@ -10,7 +10,7 @@ link.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import step_flop
@@ -107,7 +107,10 @@ class StepSeconds:
 
     @property
     def total(self) -> float:
-        return self.compute + self.waiting + self.sums + self.update + self.data
+        return float(sum(vars(self).values()))
+
+
+PARTS = tuple(each.name for each in fields(StepSeconds))
 
 
 def step_seconds(work: RankWork, exchange: Exchange, links: Links, hosts: int, ranks: int) -> StepSeconds:

@@ -8,9 +8,8 @@ from typing import Any
 
 from bertsmith.base.figures import INSTALL, new_figure, save_figure
 from bertsmith.base.log import say
+from bertsmith.training.planning.cost import PARTS
 from bertsmith.training.planning.plan import OnHosts, Plan
-
-_PARTS = ("compute", "waiting", "sums", "update", "data")
 
 
 def draw_plan(plan: Plan, path: Path) -> bool:
@@ -40,7 +39,7 @@ def _draw_memory(axes: Any, plan: Plan) -> None:
 def _draw_step(axes: Any, whole: Sequence[OnHosts]) -> None:
     names = [f"{each.hosts}" for each in whole]
     bottom = [0.0] * len(whole)
-    for part in _PARTS:
+    for part in PARTS:
         heights = [
             100
             * sum(getattr(stage.seconds, part) * stage.work.steps for stage in each.stages)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bertsmith.model.config import BertConfig
+from bertsmith.training.planning.cost import Batch
 
 BERT_LARGE = BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
 GPUS_OF_A_HOST = 8
@@ -55,9 +56,9 @@ class Row:
         return _MICRO_BATCH[self.precision == "fp16", self.length]
 
     @property
-    def sequence(self) -> tuple[float, float, float]:
-        """Tokens of a sequence, their square, and masked words, in the mean, as far as they are computed with."""
-        return *_SLOTS[self.length], _MASKED[self.length]
+    def sequence(self) -> Batch:
+        """One in the mean, as far as it is computed with."""
+        return Batch(*_SLOTS[self.length], _MASKED[self.length], 1)
 
     @property
     def optimizer(self) -> str:
@@ -79,10 +80,10 @@ class Row:
 class Own(Row):
     """A figure of `make gpu-check`: steps of one micro-batch with attention dropout, each with an update by AdamW.
 
-    sequences: of a micro-batch. mean: `sequence`, of lengths as Wikipedia's."""
+    sequences: of a micro-batch. mean: one of them, of lengths as Wikipedia's."""
 
     sequences: int
-    mean: tuple[float, float, float]
+    mean: Batch
 
     @property
     def share(self) -> float:
@@ -93,7 +94,7 @@ class Own(Row):
         return self.sequences
 
     @property
-    def sequence(self) -> tuple[float, float, float]:
+    def sequence(self) -> Batch:
         return self.mean
 
     @property
@@ -102,8 +103,8 @@ class Own(Row):
 
 
 OWN = (
-    Own("h200", "bf16", 128, 1, 1, 1919.4, 256, (116.05, 14_149, 17.25)),
-    Own("h200", "bf16", 512, 1, 1, 488.9, 64, (397.06, 187_262, 59.66)),
+    Own("h200", "bf16", 128, 1, 1, 1919.4, 256, Batch(116.05, 14_149, 17.25, 1)),
+    Own("h200", "bf16", 512, 1, 1, 488.9, 64, Batch(397.06, 187_262, 59.66, 1)),
 )
 """`benchmarks/results/nvidia-h200.json`."""
 _HOSTS = (1, 2, 4, 8, 16, 32)

@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from bertsmith.base.log import duration, size
 from bertsmith.base.tables import aligned
+from bertsmith.training.planning.cost import PARTS
 from bertsmith.training.planning.plan import OnHosts, Plan, Stage
 
 Cells = Callable[[Stage], str]
@@ -56,7 +57,7 @@ def _rows(plan: Plan) -> list[tuple[str, Cells, str]]:
         ("epochs", lambda each: f"{each.work.epochs:.2f}", f"{sum(each.work.epochs for each in stages):.2f}"),
         ("FLOP", lambda each: f"{each.flop:.3g}", f"{flop:.3g}"),
         ("a step", lambda each: seconds(each.seconds.total), ""),
-        *((f"  {name}", _part(name), "") for name in ("compute", "waiting", "sums", "update", "data")),
+        *((f"  {name}", _part(name), "") for name in PARTS),
         ("tokens a second", _rate, ""),
         ("evaluations", lambda each: duration(each.evaluation), ""),
         ("time", lambda each: hours(each.hours), hours(one.hours)),

@@ -12,7 +12,10 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
+from bertsmith.recipes.loader import load_recipe
+from bertsmith.training.plan import plan_pretraining
 from bertsmith.training.planning.cost import Batch
+from bertsmith.training.planning.where import Where
 from bertsmith.training.planning.work import Work, epoch_lengths, even_cut, fixed_cut
 from made_corpora import contents
 from made_runs import small_corpus
@@ -68,9 +71,6 @@ def test_tokens_and_epochs_follow_from_the_steps() -> None:
 
 
 def test_a_corpus_stays_as_it_is(tmp_path: Path) -> None:
-    from bertsmith.training.plan import plan_pretraining
-    from bertsmith.training.planning.where import Where
-
     corpus = tmp_path / "corpus"
     shutil.copytree(small_corpus(), corpus)
     before = contents(corpus)
@@ -79,10 +79,6 @@ def test_a_corpus_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_what_the_run_would_refuse_of_shards_is_refused() -> None:
-    from bertsmith.recipes.loader import load_recipe
-    from bertsmith.training.plan import plan_pretraining
-    from bertsmith.training.planning.where import Where
-
     shards = replace(load_recipe("bert-base-nvlamb"), parallel="shard")
     for changed, what in (({"compile": "true"}, "cannot be compiled"), ({"micro_batch_tokens": "auto"}, "is tried")):
         with pytest.raises(BertsmithError, match=what):
@@ -90,20 +86,12 @@ def test_what_the_run_would_refuse_of_shards_is_refused() -> None:
 
 
 def test_where_no_micro_batch_fits_nothing_is_offered_as_if_it_did() -> None:
-    from bertsmith.recipes.loader import load_recipe
-    from bertsmith.training.plan import plan_pretraining
-    from bertsmith.training.planning.where import Where
-
     huge = load_recipe("bert-base-nvlamb", ["--model.hidden=24576", "--model.heads=96"])
     (told,) = [line for line in plan_pretraining(huge, small_corpus(), Where("v100")).warnings if "not fit" in line]
     assert told.endswith("no micro-batch fits; --gradient-checkpointing needs less")
 
 
 def test_sums_of_gradients_are_hidden_in_compiled_steps_as_in_eager_ones_whose_memory_is_planned_apart() -> None:
-    from bertsmith.recipes.loader import load_recipe
-    from bertsmith.training.plan import plan_pretraining
-    from bertsmith.training.planning.where import Where
-
     usual = load_recipe("bert-base-nvlamb")
     assert usual.compile == "auto"
     compiled, eager = (
