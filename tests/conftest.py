@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import ipaddress
 import os
@@ -90,6 +91,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from made_rows import made_model
 
     return made_model(tmp_path_factory.mktemp("encoder"))
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Imports a script of `benchmarks` by its name; the next test imports all of them anew."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    yield importlib.import_module
+    for path in (ROOT / "benchmarks").glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 @pytest.fixture(scope="session", autouse=True)

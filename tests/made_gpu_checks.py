@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,14 +18,9 @@ SECONDS = 40.0
 """That each of these parts is expected to take."""
 
 
-def found_check(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def found_check(script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script, which finds a GPU."""
-    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
-    spec = importlib.util.spec_from_file_location("gpu_check", repository / "benchmarks" / "gpu_check.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script("gpu_check")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A GPU 80GB")
     monkeypatch.setattr(module.log, "configure", lambda: None)

@@ -27,6 +27,15 @@ def no_figures() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder without anything in it."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    monkeypatch.setenv("BERTSMITH_DATA", str(folder))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A text file that no test changes."""

@@ -32,39 +32,18 @@ from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 
 SIDES = "bertsmith.bench.prepare.sides"
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "a",
-    "mat",
-    "and",
-    "saw",
-    "that",
-    "all",
-    "was",
-    "well",
-    "in",
-    "its",
-    "warm",
-    "house",
-]
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "that", "all", "was", "well", "in", "its", "house"]
+pytestmark = pytest.mark.usefixtures("no_data")
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> str:
-    """A folder of small texts, and no data folder that would be taken in its place."""
+    """A folder of small texts."""
     folder, draw = tmp_path_factory.mktemp("source"), random.Random(3)
     for number in range(30):
         sentences = [" ".join(draw.choices(WORDS, k=draw.randint(4, 14))).capitalize() + "." for _ in range(12)]
         (folder / f"{number:02}.txt").write_text(f"Text {number}. " + " ".join(sentences) + "\n", encoding="utf-8")
     return str(folder)
-
-
-@pytest.fixture(autouse=True)
-def no_data(monkeypatch, tmp_path):
-    monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path / "none"))
 
 
 def test_bench_prepare_measures_every_side_over_the_same_text(source, tmp_path, capsys):

@@ -23,6 +23,7 @@ from bertsmith.tokens.tokenizer import Tokenizer
 from made_heads import made_head, made_short_classifier
 from made_rows import PIECES, WORDS
 
+pytestmark = pytest.mark.usefixtures("no_data")
 needs_engines = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "openvino")),
     reason="onnx, onnxruntime or openvino is not installed",
@@ -30,17 +31,10 @@ needs_engines = pytest.mark.skipif(
 LABELS = [side.label for side in sides_of(())]
 
 
-@pytest.fixture(autouse=True)
-def no_data(tmp_path: Path, monkeypatch: Any) -> None:
-    """A data folder without anything in it."""
-    (tmp_path / "data").mkdir()
-    monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path / "data"))
-
-
 @pytest.fixture
-def real_texts(tmp_path: Path) -> None:
+def real_texts(no_data: Path) -> None:
     """Two sentences and two paragraphs in the data folder."""
-    sentences, questions = (tmp_path / "data" / name for name in ("glue/SST-2/dev.tsv", "squad/v1.1/dev-v1.1.json"))
+    sentences, questions = (no_data / name for name in ("glue/SST-2/dev.tsv", "squad/v1.1/dev-v1.1.json"))
     for each in (sentences, questions):
         each.parent.mkdir(parents=True)
     sentences.write_text("sentence\tlabel\na good film\t1\nnot one that i would see\t0\n")
@@ -256,12 +250,9 @@ def test_a_model_that_answers_no_single_texts_is_refused(tmp_path: Path) -> None
         bench_predict(BenchOptions(model=model, against=(), quick=True), tmp_path / "bench", "bertsmith bench predict")
 
 
-def test_the_profile_shares_out_all_of_the_time(
-    real_texts: None, repository: Path, monkeypatch: Any, capsys: Any
-) -> None:
-    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
+def test_the_profile_shares_out_all_of_the_time(real_texts: None, script: Any, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setattr("sys.argv", ["predict_profile.py", "fp32", "--quick"])
-    importlib.import_module("predict_profile").main()
+    script("predict_profile").main()
     lines = capsys.readouterr().out.splitlines()
     operators = lines[next(place for place, line in enumerate(lines) if line.startswith("operator")) + 1 :]
     assert any(line.startswith("aten::addmm ") for line in operators)

@@ -25,18 +25,14 @@ from bertsmith.cli import main
 from made_heads import made_head, made_short_classifier
 from made_rows import WORDS
 
-pytestmark = pytest.mark.skipif(
-    not all(importlib.util.find_spec(name) for name in ("fastapi", "uvicorn", "httptools")),
-    reason="fastapi, uvicorn or httptools is not installed",
-)
+pytestmark = [
+    pytest.mark.usefixtures("no_data"),
+    pytest.mark.skipif(
+        not all(importlib.util.find_spec(name) for name in ("fastapi", "uvicorn", "httptools")),
+        reason="fastapi, uvicorn or httptools is not installed",
+    ),
+]
 PHASES = [UNLOADED, SATURATED, "50%", "70%", FAULTY, OVERLOAD]
-
-
-@pytest.fixture(autouse=True)
-def no_data(tmp_path: Path, monkeypatch: Any) -> None:
-    """A data folder without anything in it."""
-    (tmp_path / "data").mkdir()
-    monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path / "data"))
 
 
 def bench(tmp_path: Path, *flags: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,13 +10,8 @@ import pytest
 
 
 @pytest.fixture
-def script(repository, monkeypatch):
-    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
-    import distill_sst2
-
-    yield distill_sst2
-    for name in ("distill_sst2", "finetune_peer", "peer_tasks", "peer_loop", "peer_questions", "runs_file"):
-        sys.modules.pop(name, None)
+def script(script):
+    return script("distill_sst2")
 
 
 def test_the_table_has_means_deviations_and_differences_from_the_teacher(script):

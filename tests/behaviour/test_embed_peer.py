@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import numpy as np
 import pytest
 
 
 @pytest.fixture
-def peer(repository, monkeypatch):
-    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
-    import embed_peer
-
-    yield embed_peer
-    for name in ("embed_peer", "peer_tasks", "runs_file"):
-        sys.modules.pop(name, None)
+def peer(script):
+    return script("embed_peer")
 
 
 def rows_of(start, side, scores, rates):
@@ -60,7 +54,7 @@ def test_runs_go_into_one_file_and_are_not_run_again(peer, tmp_path, monkeypatch
 
     def call(*extra):
         arguments = ["embed_peer.py", "run", "--data", str(tmp_path), "--out", str(out), "--starts", "minilm"]
-        monkeypatch.setattr(sys, "argv", [*arguments, *extra])
+        monkeypatch.setattr("sys.argv", [*arguments, *extra])
         peer.main()
 
     call("--seeds", "1")

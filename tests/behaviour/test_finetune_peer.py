@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,13 +11,8 @@ import torch
 
 
 @pytest.fixture
-def peer(repository, monkeypatch):
-    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
-    import finetune_peer
-
-    yield finetune_peer
-    for name in ("finetune_peer", "peer_tasks", "peer_loop", "peer_questions", "runs_file"):
-        sys.modules.pop(name, None)
+def peer(script):
+    return script("finetune_peer")
 
 
 def rows_of(task, ours, theirs, precision="fp32"):
@@ -128,7 +122,7 @@ def test_runs_go_into_one_file_and_are_not_run_again(peer, tmp_path, monkeypatch
 
     def call(*extra):
         arguments = ["finetune_peer.py", "run", "--data", str(tmp_path), "--out", str(out), "--tasks", "mrpc"]
-        monkeypatch.setattr(sys, "argv", [*arguments, *extra])
+        monkeypatch.setattr("sys.argv", [*arguments, *extra])
         peer.main()
 
     call("--seeds", "1")

@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,9 +23,9 @@ from made_ranks import is_alive
 
 
 @pytest.fixture
-def check(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def check(script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script, which finds a GPU."""
-    return found_check(repository, monkeypatch)
+    return found_check(script, monkeypatch)
 
 
 def test_without_a_gpu_it_lists_every_row_with_its_call_its_seconds_and_what_is_expected(repository: Path) -> None:
@@ -78,7 +79,7 @@ def test_without_a_gpu_it_lists_every_row_with_its_call_its_seconds_and_what_is_
 
 
 def test_a_row_that_fails_is_named_and_those_before_it_are_in_the_file_already(
-    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     to = tmp_path / "rows.json"
 
@@ -117,7 +118,7 @@ def test_a_row_that_fails_is_named_and_those_before_it_are_in_the_file_already(
 
 
 def test_a_kernel_that_is_not_exact_and_tests_that_fail_are_told_by_the_exit_status(
-    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def wrong(rows: Rows, name: str, deadline: float) -> None:
         rows.add({"case": name, "figure": 1.0, "within": False})
@@ -133,7 +134,7 @@ def test_a_kernel_that_is_not_exact_and_tests_that_fail_are_told_by_the_exit_sta
 
 
 def test_rows_stand_beside_what_was_expected_of_them(
-    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = {"figure": "figure", "what": "tokens/s", "as": ",.0f", "h100": 2000.0, "h200": 4000.0}
     monkeypatch.setattr(check, "expectations", lambda rows: {"counted": expected})
@@ -157,7 +158,7 @@ def test_rows_stand_beside_what_was_expected_of_them(
     assert json.loads(to.read_text())["rows"][1]["expected"] == expected
 
 
-def test_a_tiny_check_has_no_place_among_the_results(check: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tiny_check_has_no_place_among_the_results(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--tiny"])
     with pytest.raises(SystemExit) as ended:
         check.main()
@@ -165,7 +166,7 @@ def test_a_tiny_check_has_no_place_among_the_results(check: ModuleType, monkeypa
 
 
 def test_rows_are_chosen_by_expressions_in_their_order(
-    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured = []
 
@@ -193,7 +194,7 @@ def test_rows_are_chosen_by_expressions_in_their_order(
 
 
 def test_the_tables_of_a_stored_file_are_shown(
-    check: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    check: Any, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stored = repository / "benchmarks" / "results" / "nvidia-h200.json"
     monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--show", str(stored)])
@@ -209,7 +210,7 @@ def test_the_tables_of_a_stored_file_are_shown(
 
 
 def test_rows_have_the_time_of_their_part_and_what_is_left_is_named(
-    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By a clock that the rows move on."""
     now, deadlines = [1000.0], []
@@ -249,7 +250,7 @@ def test_rows_have_the_time_of_their_part_and_what_is_left_is_named(
 
 
 def test_tests_that_hang_are_ended_with_all_that_they_started(
-    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = tmp_path / "hanging"
     hanging.write_text(
@@ -268,7 +269,7 @@ def test_tests_that_hang_are_ended_with_all_that_they_started(
 
 
 def test_tests_that_fail_are_in_their_row_by_name(
-    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "tests"
     folder.mkdir()
@@ -287,7 +288,7 @@ def test_tests_that_fail_are_in_their_row_by_name(
     assert ran == [f"tests/test_{name}.py::test_{name}" for name in order], "what compiles comes last"
 
 
-def test_failing_tests_and_the_one_under_way_are_told_from_what_else_is_printed(check: ModuleType) -> None:
+def test_failing_tests_and_the_one_under_way_are_told_from_what_else_is_printed(check: Any) -> None:
     logged = "ERROR    tests.log:log.py:3 a logged line"
     each = ["tests/a.py::one PASSED", "tests/a.py::two[x y] FAILED", logged, "tests/a.py::three ", "Fatal: Aborted"]
     assert check.failing(each, "FAILED") == ["tests/a.py::two[x y] FAILED", "tests/a.py::three "]

@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -19,13 +20,13 @@ from made_gpu_checks import fine, found_check, made_parts
 
 
 @pytest.fixture
-def check(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def check(script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script, which finds a GPU."""
-    return found_check(repository, monkeypatch)
+    return found_check(script, monkeypatch)
 
 
 def test_without_a_gpu_it_lists_the_rows_that_a_file_lacks(
-    check: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    check: Any, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     stored = repository / "benchmarks" / "results" / "nvidia-h200.json"
@@ -42,7 +43,7 @@ def test_without_a_gpu_it_lists_the_rows_that_a_file_lacks(
 
 
 def test_without_a_gpu_it_lists_the_calls_of_what_is_asked_for(
-    check: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    check: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(check, "check_parts", made_parts(first, second, third))
@@ -73,7 +74,7 @@ def third(rows: Rows, name: str, deadline: float) -> None:
 @pytest.mark.parametrize("options", [["--show"], ["--json"], ["--go-on", "--json"], ["--tiny", "--json"]])
 @pytest.mark.parametrize("content", ['{"rows": []}', "[]", "no JSON", '{"machine": {}}'])
 def test_a_file_that_is_none_of_rows_is_named_and_left_as_it_is(
-    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], content: str
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], content: str
 ) -> None:
     path = tmp_path / "other.json"
     path.write_text(content)
@@ -86,7 +87,7 @@ def test_a_file_that_is_none_of_rows_is_named_and_left_as_it_is(
 
 
 def test_a_call_goes_on_where_the_one_before_ended(
-    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     to, measured = tmp_path / "rows.json", []
 
@@ -121,7 +122,7 @@ def test_a_call_goes_on_where_the_one_before_ended(
 
 
 def test_what_was_wrong_is_measured_again_and_what_failed_comes_last(
-    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to, measured = tmp_path / "rows.json", []
 
@@ -157,7 +158,7 @@ def test_what_was_wrong_is_measured_again_and_what_failed_comes_last(
     ],
 )
 def test_what_is_asked_for_without_its_rows_is_refused(
-    check: ModuleType,
+    check: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -174,7 +175,7 @@ def test_what_is_asked_for_without_its_rows_is_refused(
 
 
 def test_chosen_rows_are_measured_anew_and_those_told_in_part(
-    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to, measured = tmp_path / "rows.json", []
 
@@ -195,7 +196,7 @@ def test_chosen_rows_are_measured_anew_and_those_told_in_part(
 
 
 def test_kernels_are_kept_between_calls_where_nobody_says_otherwise(
-    check: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch
+    check: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")

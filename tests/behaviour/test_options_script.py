@@ -12,13 +12,8 @@ from bertsmith.tasks.settings import FinetuneSettings
 
 
 @pytest.fixture
-def script(repository, monkeypatch):
-    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
-    import finetune_options
-
-    yield finetune_options
-    for name in ("finetune_options", "finetune_peer", "peer_tasks", "runs_file"):
-        sys.modules.pop(name, None)
+def script(script):
+    return script("finetune_options")
 
 
 def test_every_option_is_a_setting_and_differs_from_the_default(script):

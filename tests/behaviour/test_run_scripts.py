@@ -3,7 +3,6 @@ that kills a run."""
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import operator
@@ -11,7 +10,7 @@ import signal
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,10 @@ from made_runs import signalled_after, small_corpus
 SHAPE = {"model.layers": 1, "model.hidden": 32, "model.heads": 2, "model.intermediate": 48}
 
 
-@pytest.fixture
-def script(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
-    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
-    monkeypatch.delitem(sys.modules, "matplotlib.backends.backend_agg", raising=False)  # these do draw
-    yield importlib.import_module
-    for name in ("parity_runs", "seed_runs", "ladder", "runs_file", "killed_run", "saves", "attention_on_cpu"):
-        sys.modules.pop(name, None)
+@pytest.fixture(autouse=True)
+def figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These scripts do draw."""
+    monkeypatch.delitem(sys.modules, "matplotlib.backends.backend_agg", raising=False)
 
 
 def drawn(png: Path) -> list[object]:

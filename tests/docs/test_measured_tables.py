@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import runpy
 import sys
 from collections.abc import Callable
@@ -132,9 +131,8 @@ def test_where_the_rest_of_blimp_is() -> None:
     assert f"It took {hours} h {minutes} min" in text
 
 
-def test_the_killed_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    table = importlib.import_module("killed_run").table(stored("killed-run.json"))
+def test_the_killed_run(script: Callable[[str], Any]) -> None:
+    table = script("killed_run").table(stored("killed-run.json"))
     assert "\n".join(line.rstrip() for line in table.splitlines()) in page("scaling.md")
 
 
