@@ -184,16 +184,16 @@ def test_a_side_that_may_choose_takes_what_it_is_fastest_with() -> None:
     given: list[int] = []
     timer = Timer(lambda texts, at_once: given.append(at_once), (1, 8, 32))
     timer._seconds = lambda texts, at_once: {1: 3.0, 8: 1.0, 32: 2.0}[at_once]  # type: ignore[method-assign]
-    answer = timer({"texts": ["a"] * 5, "rows": 0, "seconds": 2.0, "every": False})
+    answer = timer.turn(["a"] * 5, rows=0, seconds=2.0, every=False)
     assert answer == {"seconds": [1.0, 1.0], "at_once": 8}
 
 
 def test_every_call_gets_as_many_texts_as_it_should() -> None:
     given: list[list[str]] = []
     timer = Timer(lambda texts, at_once: given.append(texts), (1,))
-    timer({"texts": ["a", "b", "c"], "rows": 2, "seconds": 0.0, "every": False})
-    timer({"texts": ["a", "b", "c"], "rows": 4, "seconds": 0.0, "every": False})
-    timer({"texts": ["a", "b", "c"], "rows": 2, "seconds": 0.0, "every": True})
+    timer.turn(["a", "b", "c"], rows=2, seconds=0.0, every=False)
+    timer.turn(["a", "b", "c"], rows=4, seconds=0.0, every=False)
+    timer.turn(["a", "b", "c"], rows=2, seconds=0.0, every=True)
     assert given == [["a", "b"], ["a", "b", "c", "a"], ["a", "b"], ["c", "a"]]
 
 

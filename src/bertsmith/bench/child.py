@@ -18,16 +18,32 @@ from typing import Any, Protocol
 from bertsmith.base.errors import ran_out_of_memory
 
 Answer = dict[str, Any]
-Answering = Callable[[Answer], Answer]
-"""Does what a question says: {"do": "turn", "name": "...", ...}."""
 
 
 class CannotHere(Exception):
     """A side cannot run here; the message says why, as a table shows it."""
 
 
-def serve(start: Callable[[Answer], tuple[Answer, Answering]]) -> None:
-    """Starts a side with the spec that the command line names, says what `start` returned first, then answers.
+class Worker(Protocol):
+    """A side that has loaded what it needs. Every other public method answers a question: {"do": "turn", "steps": 3} is
+    answered by `turn(steps=3)`."""
+
+    def ready(self) -> Answer:
+        """What it says first."""
+
+
+class Ready:
+    """A `Worker` that says these facts first, and nothing else."""
+
+    def __init__(self, **facts: Any) -> None:
+        self._facts = facts
+
+    def ready(self) -> Answer:
+        return self._facts
+
+
+def serve(start: Callable[[Answer], Worker]) -> None:
+    """Starts a side with the spec that the command line names, says that it is ready, then answers.
 
     Ends at the question "end", and kills its process group if the bench ends without that. What cannot run here and
     what runs out of memory is answered by {"failed": why}; any other error ends the process. Whatever else is printed
@@ -43,37 +59,16 @@ def serve(start: Callable[[Answer], tuple[Answer, Answering]]) -> None:
 
     spec = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     try:
-        first, answering = start(spec)
+        worker = start(spec)
+        say(worker.ready())
     except (CannotHere, ModuleNotFoundError, MemoryError, RuntimeError) as error:
         say(_failed(error))
         return
-    say(first)
-    while (question := questions.get())["do"] != "end":
+    while (do := (question := questions.get()).pop("do")) != "end":
         try:
-            say(answering(question))
+            say(getattr(worker, do)(**question))
         except (CannotHere, ModuleNotFoundError, MemoryError, RuntimeError) as error:
             say(_failed(error))
-
-
-class Worker(Protocol):
-    """What `serve_worker` serves; every other public method answers a question."""
-
-    def ready(self) -> Answer: ...
-
-
-def serve_worker(start: Callable[[Answer], Worker]) -> None:
-    """As `serve`: says what `ready` gives; "do" of a question names a method, and the rest of it are its arguments."""
-
-    def answering(spec: Answer) -> tuple[Answer, Answering]:
-        worker = start(spec)
-
-        def answer(question: Answer) -> Answer:
-            do: Callable[..., Answer] = getattr(worker, question.pop("do"))
-            return do(**question)
-
-        return worker.ready(), answer
-
-    serve(answering)
 
 
 def _failed(error: Exception) -> Answer:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bertsmith.base.log import say
-from bertsmith.bench.child import Answer, Answering, serve
+from bertsmith.bench.child import Answer, Ready, serve
 from bertsmith.bench.process import Child, SideFailed, environment_of
 
 Work = Callable[[], dict[str, Any]]
@@ -81,12 +81,17 @@ def measure_peer(spec: CaseSpec) -> Measured:
 def serve_cases(sides: Mapping[str, Callable[[CaseSpec], Work]]) -> None:
     """Runs the case of a spec; called by the module that a spec names."""
 
-    def start(spec: Answer) -> tuple[Answer, Answering]:
+    def start(spec: Answer) -> _Case:
         paths = {name: Path(spec[name]) for name in ("source", "out", "tokenizer")}
-        work = sides[spec["side"]](CaseSpec(**spec | paths))
-        return {"startup_seconds": _cpu_seconds()}, lambda question: work()
+        return _Case(sides[spec["side"]](CaseSpec(**spec | paths)))
 
     serve(start)
+
+
+class _Case(Ready):
+    def __init__(self, work: Work) -> None:
+        super().__init__(startup_seconds=_cpu_seconds())
+        self.work = work
 
 
 def _cpu_seconds() -> float:

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bertsmith.base.errors import BertsmithError
-
-Answer = dict[str, Any]
+from bertsmith.bench.child import Answer
 
 # No library of a peer waits for a network, and bars of progress do not fill the log.
 _OFFLINE = {

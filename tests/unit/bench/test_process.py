@@ -17,7 +17,7 @@ from made_ranks import is_alive
 
 MODULE = """
 import os, subprocess, sys, time
-from bertsmith.bench.child import CannotHere, serve
+from bertsmith.bench.child import CannotHere, Ready, serve
 
 def start(spec):
     print("this is no answer")
@@ -27,32 +27,34 @@ def start(spec):
         raise CannotHere("not on a Tuesday")
     if spec["fails"] == "bug":
         raise RuntimeError("a bug of ours")
-    return {"pid": os.getpid()}, answer
+    return Odd(pid=os.getpid())
 
-def answer(question):
-    do = question["do"]
-    if do == "list":
+class Odd(Ready):
+    def list(self):
         return {"bytes": len(bytearray(1 << 62))}
-    if do == "tensor":
+    def tensor(self):
         import torch
         return {"bytes": torch.empty(1 << 60).nbytes}
-    if do == "import":
+    def missing(self):
         import no_such_package.inside
-    if do == "array":
+    def array(self):
         import numpy
         return {"bytes": numpy.empty(1 << 56).nbytes}
-    if do == "family":
+    def family(self):
         return {"pid": subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid}
-    if do == "burn":
-        end = time.process_time() + question["seconds"]
+    def burn(self, seconds):
+        end = time.process_time() + seconds
         while time.process_time() < end:
             pass
-    if do == "sleep":
-        time.sleep(question["seconds"])
-    if do == "exit":
+        return {}
+    def sleep(self, seconds):
+        time.sleep(seconds)
+        return {}
+    def exit(self):
         print("these are my last words", file=sys.stderr)
         os._exit(3)
-    return question
+    def echo(self, **given):
+        return given
 
 if __name__ == "__main__":
     serve(start)
@@ -82,7 +84,7 @@ def is_gone(pid: int, seconds: float = 20.0) -> bool:
     ("asked", "said"),
     [
         *((each, "out of memory") for each in ("list", "tensor", "array")),
-        ("import", "no_such_package is not installed"),
+        ("missing", "no_such_package is not installed"),
     ],
 )
 def test_what_cannot_be_done_is_an_answer_and_the_next_question_is_answered(tmp_path, places, asked, said):
@@ -91,7 +93,7 @@ def test_what_cannot_be_done_is_an_answer_and_the_next_question_is_answered(tmp_
             side.ask(asked)
         assert raised.value.what == said
         assert side.is_alive
-        assert side.ask("echo", more=[1, 2]) == {"do": "echo", "more": [1, 2]}
+        assert side.ask("echo", more=[1, 2]) == {"more": [1, 2]}
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,7 @@ def test_what_ended_after_it_was_ready_can_start_again(tmp_path, places):
         with pytest.raises(BertsmithError, match="last words"):
             side.ask("exit")
         side.start_again()
-        assert side.ask("echo") == {"do": "echo"}
+        assert side.ask("echo") == {}
         assert side.ready()["pid"] == side.pid != first
     assert is_gone(side.pid)
 

@@ -15,7 +15,7 @@ from bertsmith.bench.scaling.bench import Ranks, Side, loopback
 
 WAITING = """
 import time
-from bertsmith.bench.child import serve_worker
+from bertsmith.bench.child import serve
 
 class Worker:
     def ready(self):
@@ -27,7 +27,7 @@ def start(spec):
     time.sleep(3600)
     return Worker()
 
-serve_worker(start)
+serve(start)
 """
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from bertsmith.base.device import Device
-from bertsmith.bench.child import Answer, serve_worker
+from bertsmith.bench.child import Answer, serve
 from bertsmith.bench.finetune.rows import Prepared, encode
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.step.matrix_rate import seconds_of
@@ -66,4 +66,4 @@ class Ours:
 
 if __name__ == "__main__":
     with ExitStack() as ends:
-        serve_worker(lambda spec: Ours(spec, ends))
+        serve(lambda spec: Ours(spec, ends))

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from bertsmith.bench.child import Answer, serve_worker
+from bertsmith.bench.child import Answer, serve
 from bertsmith.bench.finetune.rows import EPOCHS, Prepared, read_features
 from bertsmith.bench.step.matrix_rate import seconds_of
 from bertsmith.tasks.benchmarks.benchmark import benchmarks
@@ -179,4 +179,4 @@ def _turns(transformers: Any, asked: queue.SimpleQueue[int], done: queue.SimpleQ
 
 
 if __name__ == "__main__":
-    serve_worker(Peer)
+    serve(Peer)

@@ -19,7 +19,7 @@ from torch import Tensor
 from bertsmith.base.device import choose_device
 from bertsmith.base.layout import Layout
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
-from bertsmith.bench.child import Answer, CannotHere, serve_worker
+from bertsmith.bench.child import Answer, CannotHere, serve
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.model.attention.attend import flash_attention, settle
@@ -343,4 +343,4 @@ def _kept(masks: Sequence[Tensor], rate: float) -> Answer:
 
 
 if __name__ == "__main__":
-    serve_worker(Worker)
+    serve(Worker)

@@ -5,21 +5,18 @@ from __future__ import annotations
 import time
 
 from bertsmith.base.device import choose_device
-from bertsmith.bench.child import Answer, serve_worker
+from bertsmith.bench.child import Answer, Ready, serve
 from bertsmith.tasks.benchmarks.inputs import benchmark_settings
 from bertsmith.tasks.finetune import finetune
 
 
-class Worker:
-    """Each public method answers a question."""
+class Worker(Ready):
+    """Each public method answers a question. Its device is that of the other rows."""
 
     def __init__(self, spec: Answer) -> None:
         """spec: a benchmark's name, changes of its settings, the folders of the model and of the data, and a device."""
+        super().__init__()
         self._spec = spec
-
-    def ready(self) -> Answer:
-        """Nothing: its device is that of the other rows."""
-        return {}
 
     def run(self) -> Answer:
         """Fine-tunes; gives the figures on the dev rows, the rows, and the seconds from rows on disk to figures."""
@@ -37,4 +34,4 @@ class Worker:
 
 
 if __name__ == "__main__":
-    serve_worker(Worker)
+    serve(Worker)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bertsmith.base.log import say
 from bertsmith.batches.shapes import TILE
-from bertsmith.bench.child import Answer, serve_worker
+from bertsmith.bench.child import Answer, serve
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.process import Child
@@ -112,4 +112,4 @@ def _table(found: Sequence[Mapping[str, Any]]) -> Table:
 
 
 if __name__ == "__main__":
-    serve_worker(Worker)
+    serve(Worker)

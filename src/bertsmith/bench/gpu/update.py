@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from bertsmith.base.log import say
-from bertsmith.bench.child import Answer, serve_worker
+from bertsmith.bench.child import Answer, serve
 from bertsmith.bench.fresh import fresh
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.machine import running_on
@@ -97,4 +97,4 @@ def _table(found: Sequence[dict[str, Any]]) -> Table:
 
 
 if __name__ == "__main__":
-    serve_worker(Worker)
+    serve(Worker)

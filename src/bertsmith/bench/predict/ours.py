@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bertsmith.bench.child import Answer, Answering, serve
+from bertsmith.bench.child import Answer, serve
 from bertsmith.bench.predict.side import Timer
 from bertsmith.inference.predictor import Predictor
 
 
-def start(spec: Answer) -> tuple[Answer, Answering]:
+def start(spec: Answer) -> Timer:
     """spec: of a `Side` and its `Folders`. How many rows go through at once is the predictor's to choose."""
-    import torch
-
     backend = spec["backend"]
     folder = Path(spec["model"]) if backend == "torch" else Path(spec["exports"], backend)
     predictor = Predictor(folder, "cpu", precision=spec["precision"], backend=backend)
-    return {"threads": torch.get_num_threads()}, Timer(lambda texts, at_once: predictor(texts), (0,))
+    return Timer(lambda texts, at_once: predictor(texts), (0,))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertsmith.bench.child import Answer, Answering, serve
+from bertsmith.bench.child import Answer, Ready, serve
 from bertsmith.bench.predict.side import BATCHES, DIRECT, Timer
 from bertsmith.inference.backends.engines import check_installed, openvino, openvino_core
 
@@ -21,13 +21,12 @@ _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _OPENVINO_TOOL = "nncf"
 
 
-def start(spec: Answer) -> tuple[Answer, Answering]:
+def start(spec: Answer) -> Ready | Timer:
     """spec: of a `Side` and its `Folders`."""
     if spec["who"] == GRAPHS:
         write_padded(spec["model"], Path(spec["padded"]))
-        return {}, lambda question: {}
-    call = _direct(spec) if spec["who"] == DIRECT else _pipeline(spec)
-    return {"threads": torch.get_num_threads()}, Timer(call, BATCHES)
+        return Ready()
+    return Timer(_direct(spec) if spec["who"] == DIRECT else _pipeline(spec), BATCHES)
 
 
 def write_padded(model: str, folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -77,21 +77,23 @@ def groups_of(sides: Sequence[Side]) -> dict[str, list[Side]]:
 
 
 class Timer:
-    """Answers the questions of a bench: "turn" with texts, how many of them a call gets (0 for all), seconds, and
-    whether every text is given.
-
-    call: answers texts, so many at once. at_once: what it may be given for all of a set.
-    """
+    """Each public method answers a question. call: answers texts, so many at once. at_once: what it may be given for
+    all of a set."""
 
     def __init__(self, call: Callable[[list[str], int], object], at_once: Sequence[int]) -> None:
         self._call, self._at_once = call, at_once
         self._best: dict[int, int] = {}
 
-    def __call__(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """The seconds of each call, one at least; calls are made until the turn's seconds are over, and with `every`
-        until each text was given."""
-        texts, rows, seconds = question["texts"], question["rows"], question["seconds"]
-        fewest = math.ceil(len(texts) / rows) if question["every"] else 1
+    def ready(self) -> dict[str, Any]:
+        """How many threads it has."""
+        import torch
+
+        return {"threads": torch.get_num_threads()}
+
+    def turn(self, texts: list[str], rows: int, seconds: float, every: bool) -> dict[str, Any]:
+        """The seconds of each call, one at least. rows: how many texts a call gets, 0 for all. Calls are made until
+        these seconds are over, and with `every` until each text was given."""
+        fewest = math.ceil(len(texts) / rows) if every else 1
         at_once = rows or self._fastest(texts)
         found: list[float] = []
         place = 0

@@ -9,7 +9,7 @@ import torch
 
 from bertsmith.base.device import Device, choose_device
 from bertsmith.base.layout import Ints
-from bertsmith.bench.child import Answer, serve_worker
+from bertsmith.bench.child import Answer, serve
 from bertsmith.bench.fresh import M, fresh
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.reference.case import Case
@@ -131,4 +131,4 @@ def start(spec: Answer) -> Worker:
 
 
 if __name__ == "__main__":
-    serve_worker(start)
+    serve(start)

@@ -16,9 +16,10 @@ from statistics import median
 from typing import Any
 
 from bertsmith.base.log import say
+from bertsmith.bench.child import Answer
 from bertsmith.bench.machine import machine
 from bertsmith.bench.options import BenchOptions
-from bertsmith.bench.process import Answer, Child
+from bertsmith.bench.process import Child
 from bertsmith.bench.step.plan import shape
 from bertsmith.bench.table import Report, Table
 

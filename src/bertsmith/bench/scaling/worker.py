@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertsmith.base.device import choose_device
-from bertsmith.bench.child import Answer, serve_worker
+from bertsmith.bench.child import Answer, serve
 from bertsmith.bench.fresh import fresh
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.model.config import BertConfig
@@ -163,4 +163,4 @@ def _exchange(name: str, whole: Tensor, part: Tensor) -> dist.Work:
 
 
 if __name__ == "__main__":
-    serve_worker(Worker)
+    serve(Worker)

@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from bertsmith.bench.child import Answer, Answering, CannotHere, serve
+from bertsmith.bench.child import Answer, CannotHere, Ready, serve
 from bertsmith.bench.serve.client import Address, ask_once
 
 _START_SECONDS = 300.0
@@ -16,7 +16,7 @@ _LOOK_SECONDS = 0.2
 _LAST_CHARACTERS = 400
 
 
-def start(spec: Answer) -> tuple[Answer, Answering]:
+def start(spec: Answer) -> Ready:
     """spec: the command, where it answers ("port", "path"), the JSON of a request ("body"), and the file of all that is
     printed ("log"). Says the server's process."""
     process = subprocess.Popen(spec["command"], stdin=subprocess.DEVNULL)
@@ -28,7 +28,7 @@ def start(spec: Answer) -> tuple[Answer, Answering]:
         if time.monotonic() > end:
             raise CannotHere(f"it did not answer within {_START_SECONDS:g} s: {_last_words(Path(spec['log']))}")
         time.sleep(_LOOK_SECONDS)
-    return {"pid": process.pid}, lambda question: {}
+    return Ready(pid=process.pid)
 
 
 def _answers(address: Address, body: bytes) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from bertsmith.base.device import Device
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.bench.child import Answer, serve_worker
+from bertsmith.bench.child import Answer, serve
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.step.instances import read_batches
 from bertsmith.bench.step.loaded import data_wait_share
@@ -107,4 +107,4 @@ def start(spec: Answer) -> Worker:
 
 
 if __name__ == "__main__":
-    serve_worker(start)
+    serve(start)
