@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from peer_tasks import READERS, drawn
 from runs_file import deviation, flags, once
 
 import bertsmith
@@ -78,7 +79,8 @@ def main() -> None:
     if given.verb == "table":
         print("\n".join(table_of(files.read_json(given.scores))))
         return
-    train, dev = rows_of(given.data)
+    every, dev = READERS["sst2"](given.data)
+    train = drawn(every, ROWS)
     model = given.data / "weights/all-MiniLM-L6-v2"
     teacher_of(given.out, given.work, model, train, dev)
     made = any(CELLS[cell].made for cell in given.cells)
@@ -86,18 +88,6 @@ def main() -> None:
     for seed in given.seeds:  # all cells of a seed, so that a run that is cut off has whole seeds
         for cell in given.cells:
             _one(given.out, cell, seed, (train, dev), model, given.work / "teacher", words)
-
-
-def rows_of(data: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """The drawn training rows, and all dev rows."""
-    train, dev = (_table(data / "glue/SST-2" / f"{part}.tsv") for part in ("train", "dev"))
-    places = sorted(np.random.default_rng(0).choice(len(train), ROWS, replace=False))
-    return [train[place] for place in places], dev
-
-
-def _table(path: Path) -> list[dict[str, str]]:
-    lines = [line for line in path.read_text(encoding="utf-8").split("\n")[1:] if line]
-    return [dict(zip(("text", "label"), line.split("\t"), strict=True)) for line in lines]
 
 
 def teacher_of(out: Path, work: Path, model: Path, train: Any, dev: Any) -> None:

@@ -22,9 +22,8 @@ from unittest import mock
 import torch
 from cuda_code import Backend, CudaGraph, Product, cuda_graphs
 from gpu_cost import BACKWARD, FORWARD, Row, summed
-from gpu_eager import NO_LAUNCH, call_row, ladder_rows
+from gpu_eager import EagerCounts, call_row, ladder_rows
 from gpu_tables import named, table
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertsmith.base.files import read_json, write_json
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
@@ -201,22 +200,9 @@ def update_launches(kind: type[ClippedOptimizer]) -> tuple[int, int]:
         update()
         kernels.reset_mock()
         copies.reset_mock()
-        with OperatorCounts() as counts:
+        with EagerCounts() as counts:
             update()
-    return kernels.call_count, counts.operators.total() + copies.call_count
-
-
-class OperatorCounts(TorchDispatchMode):
-    """How often each operator runs that would start something on a GPU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operators: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not func.is_view and not func.name().startswith(NO_LAUNCH):
-            self.operators[func.name()] += 1
-        return func(*args, **(kwargs or {}))
+    return kernels.call_count, sum(calls for calls, _ in counts.kernels.values()) + copies.call_count
 
 
 def update_rows(model: str, fields: dict[str, Any]) -> Iterator[Row]:
@@ -249,7 +235,6 @@ def run(out: Path, sizes: GpuSizes) -> None:
             write_json(out, {**about, "rows": rows})
             print(name, flush=True)
 
-    out.parent.mkdir(parents=True, exist_ok=True)
     models: dict[str, dict[str, Any]] = {}
     for case in cases(sizes):
         keep(case.name, loss_rows(case))

@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_cost import (
-    BACKWARD,
-    CARDS,
-    FORWARD,
-    GPU,
-    MEASURED,
-    Row,
-    Work,
-    expectations,
-    matrix_rate,
-    parts,
-    times,
-)
+from gpu_cost import BACKWARD, CARDS, FORWARD, GPU, MEASURED, Row, Work, expectations, matrix_rate, parts, times
 
 from bertsmith.base.tables import aligned
 from bertsmith.training.planning.gpus import GPUS

@@ -157,7 +157,6 @@ def main() -> None:
     command = [sys.executable, "-m", "bertsmith", "pretrain", given.recipe, "--corpus", str(given.corpus)]
     before = machine()
     found = compared([*command, "--ranks", str(given.ranks), *fields], given.runs, given.kills, delays)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
     files.write_json(given.out, {"arguments": sys.argv[1:], "machine": before, **found})
     print(table(found))
     sys.exit(bool(found["unequal_records"] or found["unequal_files"]))

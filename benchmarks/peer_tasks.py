@@ -57,12 +57,13 @@ DOC_STRIDE, MAX_QUERY_LENGTH, N_BEST, MAX_ANSWER_LENGTH = 128, 64, 20, 30
 
 def rows_of(name: str, data: Path, most: int | None = None) -> tuple[Rows, Rows]:
     """Train and dev rows of a task, as many as the table says and at most `most` of each."""
-    train, dev = _READERS[name](data)
+    train, dev = READERS[name](data)
     task = TASKS[name]
-    return _drawn(train, task.train_rows, most), _drawn(dev, task.dev_rows, most)
+    return drawn(train, task.train_rows, most), drawn(dev, task.dev_rows, most)
 
 
-def _drawn(rows: Rows, count: int | None, most: int | None) -> Rows:
+def drawn(rows: Rows, count: int | None, most: int | None = None) -> Rows:
+    """The smaller number of rows, with seed 0 and in their order."""
     count = min(each for each in (count, most, len(rows)) if each is not None)
     if count == len(rows):
         return rows
@@ -135,7 +136,7 @@ def _squad2(data: Path) -> tuple[Rows, Rows]:
     return _questions(folder / "train-subset-v2.0.json"), _questions(folder / "dev-subset-v2.0.json")
 
 
-_READERS = {
+READERS = {
     "mrpc": lambda data: _pairs(data / "glue/MRPC", True, text=3, text_b=4, label=0),
     "cola": lambda data: _pairs(data / "glue/CoLA", False, text=3, label=1),
     "stsb": _scores,

@@ -12,7 +12,6 @@ should do nothing else: a plan is measured in CPU time, and a run is not.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -22,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bertsmith.base.files import write_text
+from bertsmith.base.files import read_json, write_json
 from bertsmith.base.tables import aligned
 from bertsmith.base.versions import code_state
 from bertsmith.bench.machine import machine
@@ -43,8 +42,7 @@ def planned(words: list[str], ranks: int, folder: Path) -> dict[str, Any]:
     """The figures of a plan, and the seconds that it took."""
     path = folder / "plan.json"
     took = bertsmith(["plan", *words, "--gpu", "cpu", "--gpus", str(ranks), "--json", str(path)])
-    made: dict[str, Any] = json.loads(path.read_text())
-    return made | {"plan_seconds": took}
+    return {**read_json(path), "plan_seconds": took}
 
 
 def trained(words: list[str], ranks: int, out: Path) -> tuple[float, list[dict[str, Any]]]:
@@ -138,7 +136,7 @@ def main() -> None:
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     if options.json:
         made = {"commit": code_state(), "machine": about, "load_at_the_end": load, "rows": rows}
-        write_text(options.json, json.dumps(made, indent=2) + "\n")
+        write_json(options.json, made)
     print("\n".join(table(rows)))
     print(f"processes running at the end, a minute's average: {load}")
 

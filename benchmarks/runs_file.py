@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ import numpy as np
 from bertsmith.base import files
 from bertsmith.base.device import choose_device
 from bertsmith.base.locks import alone_in
-from bertsmith.base.versions import code_state, first_core, read_cpuinfo
+from bertsmith.base.versions import code_state, first_core, read_cpuinfo, version_of
 from bertsmith.recipes.loader import as_yaml
 from bertsmith.recipes.schema import Recipe
 
@@ -102,17 +101,8 @@ def machine() -> dict[str, Any]:
     cpu = first_core(read_cpuinfo(), "model name") or "unknown"
     facts = {"cpu": cpu, "cores": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS")}
     facts["commit"] = code_state()
-    return {"versions": _versions(), **facts, "auto": choose_device("auto", "auto").precision}
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    versions = {name: found for name in _PACKAGES if (found := version_of(name))}
+    return {"versions": versions, **facts, "auto": choose_device("auto", "auto").precision}
 
 
 def deviation(scores: Sequence[float] | np.ndarray) -> float:

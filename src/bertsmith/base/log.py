@@ -206,9 +206,9 @@ def duration(seconds: float) -> str:
 
 
 def size(count_bytes: float) -> str:
-    """Bytes in a readable form, in powers of 1000: 812 B, 4.1 MB."""
+    """Bytes in a readable form, of either sign, in powers of 1000: 812 B, 4.1 MB."""
     for unit in ("B", "kB", "MB", "GB"):
-        if count_bytes < 1000:
+        if abs(count_bytes) < 1000:
             return f"{count_bytes:.0f} {unit}" if unit == "B" else f"{count_bytes:.1f} {unit}"
         count_bytes /= 1000
     return f"{count_bytes:.1f} TB"

@@ -79,18 +79,16 @@ def _prepare(call: Call) -> None:
 
 @dataclass(frozen=True)
 class CorpusFlags:
-    """Flags of `verify`."""
+    """Flags of `verify`, and of `inspect` with others."""
 
     corpus: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")]
     """A folder that `bertsmith prepare` wrote."""
 
 
 @dataclass(frozen=True)
-class InspectFlags:
+class InspectFlags(CorpusFlags):
     """Flags of `inspect`."""
 
-    corpus: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")]
-    """A folder that `bertsmith prepare` wrote."""
     samples: int = 3
     """How many instances are shown as the model will see them."""
     sequence_length: Annotated[int | None, default_said("128; with --run that of the phase")] = None

@@ -9,18 +9,7 @@ from typing import Any
 
 from bertsmith.base.log import counted, duration, size
 from bertsmith.report.figures import MEMORY, PEAK, TOKENS, WAIT, Runs, title_for
-from bertsmith.report.markup import (
-    NOTHING,
-    Markup,
-    details,
-    element,
-    joined,
-    number,
-    paragraph,
-    section,
-    some,
-    table,
-)
+from bertsmith.report.markup import NOTHING, Markup, details, element, joined, number, paragraph, section, some, table
 from bertsmith.report.parts import Limits, noted, shown_of, title_of
 from bertsmith.report.reading import RunRead
 from bertsmith.training.records.names import ERROR, WARNING

@@ -44,7 +44,7 @@ def test_a_count_of_one_has_no_plural():
 
 @pytest.mark.parametrize(
     ("count", "said"),
-    [(0, "0 B"), (812, "812 B"), (4_100_000, "4.1 MB"), (2.5e9, "2.5 GB"), (3e12, "3.0 TB"), (4e15, "4000.0 TB")],
+    [(0, "0 B"), (812, "812 B"), (-4_100_000, "-4.1 MB"), (2.5e9, "2.5 GB"), (3e12, "3.0 TB"), (4e15, "4000.0 TB")],
 )
 def test_sizes(count, said):
     assert log.size(count) == said

@@ -92,15 +92,10 @@ def _count(number: float) -> str:
 
 
 def _memory(plan: Plan) -> list[str]:
-    rows = [[f"  {name}", size_of(value)] for name, value in plan.memory.items() if value]
-    total = f"{size_of(plan.needed)} of {size_of(plan.capacity)}"
+    rows = [[f"  {name}", size(value)] for name, value in plan.memory.items() if value]
+    total = f"{size(plan.needed)} of {size(plan.capacity)}"
     fits = f"the largest micro-batch that fits has {plan.fitting:,} slots" if plan.fitting else "no micro-batch fits"
     return ["memory of a rank, at its peak", *aligned(rows, "lr"), f"  in all {total}; {fits}"]
-
-
-def size_of(count: float) -> str:
-    """Bytes in a readable form, of either sign."""
-    return f"-{size(-count)}" if count < 0 else size(count)
 
 
 def _hosts(plan: Plan) -> list[str]:

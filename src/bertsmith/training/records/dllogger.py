@@ -58,12 +58,12 @@ class DlloggerFile:
     def __init__(
         self,
         path: Path,
+        last_step: int,
         earlier: Sequence[Mapping[str, Any]] = (),
-        last_step: int = 0,
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
-        """earlier: the run's records before; they enter its totals. last_step: lines that the file has of later steps
-        are dropped, for these will be taken again. parameters: of this session, a line of their own.
+        """last_step: lines that the file has of later steps are dropped, for these will be taken again. earlier: the
+        run's records before; they enter its totals. parameters: of this session, a line of their own.
 
         Raises BertsmithError where the disk refuses the file.
         """

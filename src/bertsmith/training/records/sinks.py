@@ -74,9 +74,8 @@ class Outputs(TypeChecked):
         records of a run that is resumed. step: the one it is resumed after. Raises BertsmithError."""
         found: list[Sink] = []
         if self.dllogger is not None:
-            found.append(
-                DlloggerFile(self.dllogger, earlier, step, {"run": str(folder.absolute()), "settings": settings})
-            )
+            parameters = {"run": str(folder.absolute()), "settings": settings}
+            found.append(DlloggerFile(self.dllogger, step, earlier, parameters))
         if self.wandb is not None:
             found.append(WeightsAndBiases(self.wandb, folder, settings))
         return found
