@@ -17,7 +17,7 @@ from bertsmith.bench.step.instances import write_batches
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.bench.step.plan import shape
 from bertsmith.bench.step.race import Race, goes_on, race, start_side
-from bertsmith.bench.step.results import Result, Work, with_gains
+from bertsmith.bench.step.results import Result, Work
 from bertsmith.bench.step.side import TRANSFORMERS, StepSide
 
 VOCABULARY = 600
@@ -95,14 +95,6 @@ def test_the_row_is_that_of_the_round_with_the_median_ratio():
     assert row["sequences_per_second"] == 10
     alone = Result("alone", "bf16", Work(1000, 10, 5e9), Race(ours=(3.0, 1.0, 2.0)), 1).row({"bf16": 1e10})
     assert (alone["ours"], alone["peer"], alone["ratio"]) == (500.0, None, None)
-
-
-def test_a_rung_of_the_ladder_is_held_against_the_one_before_and_the_first():
-    found = [{"case": name, "ours": ours} for name, ours in zip("abc", (10.0, 20.0, 50.0), strict=True)]
-    rows = with_gains(found, "abc")
-    assert [row["gain"] for row in rows] == [1.0, 2.0, 2.5]
-    assert [row["gain_in_all"] for row in rows] == [1.0, 2.0, 5.0]
-    assert with_gains([], "abc") == []
 
 
 def test_a_side_that_dies_is_quoted(sets, tmp_path):

@@ -14,7 +14,6 @@ from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.training.plan import plan_pretraining
-from bertsmith.training.planning.cost import Batch
 from bertsmith.training.planning.where import Where
 from bertsmith.training.planning.work import Work, epoch_lengths, even_cut, fixed_cut
 from made_corpora import contents
@@ -63,11 +62,6 @@ def test_a_step_is_cut_up_as_a_run_cuts_it(ranks: int) -> None:
     assert fixed.batch.tokens <= 512
     assert fixed.batch.tokens % 128 == 0
     assert fixed.micro_batches * fixed.batch.tokens >= tokens
-
-
-def test_tokens_and_epochs_follow_from_the_steps() -> None:
-    work = Work("phase 1", 64, 10, 96, Batch(40, 1700, 6, 1), 480, 0.0)
-    assert (work.tokens, work.epochs) == (38_400, 2)
 
 
 def test_a_corpus_stays_as_it_is(tmp_path: Path) -> None:
