@@ -203,7 +203,8 @@ def _part(passages: Sequence[Passage], question: str, rule: str, rows: RowCounts
         return Unlabelled("fewer than two labels have enough text for both training and evaluation")
     if short:
         rule += f"; left out for too little text: {', '.join(short)}"
-    return Labelled(question, rule, [_row(each) for each in train], [_row(each) for each in dev])
+    sides = ([{"text": each.text, "label": each.label} for each in side] for side in (train, dev))
+    return Labelled(question, rule, *sides)
 
 
 def _dev_groups(passages: Sequence[Passage], seed: int) -> set[str]:
@@ -222,7 +223,3 @@ def _dev_groups(passages: Sequence[Passage], seed: int) -> set[str]:
         if count >= len(passages) / 3:
             break
     return held
-
-
-def _row(passage: Passage) -> Row:
-    return {"text": passage.text, "label": passage.label}

@@ -31,11 +31,8 @@ def guess_masked_words(corpus: Corpus, model: Path, count: int) -> list[dict[str
     order = generator(stream_key(0, "sample sentences")).permutation(len(sentences))
     rows = list(itertools.islice(_mask(tokenizer, (sentences[index] for index in order)), count))
     found = Predictor(model)([{"text": row["text"]} for row in rows])
-    return [{**row, "guesses": _guesses(each)} for row, each in zip(rows, found, strict=True)]
-
-
-def _guesses(prediction: dict[str, Any]) -> list[str]:
-    return [guess["piece"] for guess in prediction["guesses"][0][:GUESSES]]
+    guesses = ([guess["piece"] for guess in each["guesses"][0][:GUESSES]] for each in found)
+    return [{**row, "guesses": best} for row, best in zip(rows, guesses, strict=True)]
 
 
 def _sentences(corpus: Corpus) -> Iterator[NDArray[np.int64]]:

@@ -34,9 +34,9 @@ class Axis:
         return labels(self.ticks)
 
 
-def rounded_axis(low: float, high: float, start: float, length: float, count: int = 4) -> Axis:
-    """An axis that begins and ends at a tick, with some `count` + 1 of them."""
-    ticks = tick_values(*widened(low, high), count)
+def rounded_axis(low: float, high: float, start: float, length: float) -> Axis:
+    """An axis that begins and ends at a tick, with some five of them."""
+    ticks = tick_values(*widened(low, high), 4)
     return Axis(ticks[0], ticks[-1], ticks, start, length)
 
 

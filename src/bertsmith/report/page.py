@@ -37,7 +37,8 @@ def page(runs: Runs, limits: Limits) -> str:
         element("title", f"Report: {names}"),
         element("style", Markup(style + _switches(runs))),
     ]
-    body = [_header(runs), element("main", *parts), _footer()]
+    written = f"Written by bertsmith {bertsmith.__version__} from the folders of the runs."
+    body = [_header(runs), element("main", *parts), element("footer", element("p", written))]
     return f'{DOCTYPE}\n<html lang="en">\n{element("head", *head)}\n{element("body", *body)}\n</html>\n'
 
 
@@ -55,12 +56,6 @@ def _header(runs: Runs) -> Markup:
         "nav", joined([element("a", words, href=f"#{name}") for name, words in links], " "), aria_label="Parts"
     )
     return element("header", element("h1", "Report of ", counted(len(runs), "run")), element("p", listed), menu)
-
-
-def _footer() -> Markup:
-    return element(
-        "footer", element("p", f"Written by bertsmith {bertsmith.__version__} from the folders of the runs.")
-    )
 
 
 def _switches(runs: Runs) -> str:

@@ -98,19 +98,16 @@ class FinetuneBench:
         try:
             prepared = prepare_task(task, self.model, folder)
             with ExitStack() as alive:
-                children = {
-                    side: alive.enter_context(side.start(prepared, self._setting(folder / str(number))))
-                    for number, side in enumerate(sides or (every[0].ours,))
-                }
+                device, children = str(self.device.torch_device), dict[Side, Child]()
+                for number, side in enumerate(sides or (every[0].ours,)):
+                    setting = Setting(self.model, device, folder / str(number), self.deadline)
+                    children[side] = alive.enter_context(side.start(prepared, setting))
                 if cases:
                     self._race(prepared, children, cases)
                 if profiled and every[0].ours in children:
                     self._profile(prepared, children[every[0].ours])
         except OutOfTime:
             self.left_out.append(f"{task.name}: no time was left")
-
-    def _setting(self, folder: Path) -> Setting:
-        return Setting(self.model, str(self.device.torch_device), folder, self.deadline)
 
     def _race(self, prepared: Prepared, children: Mapping[Side, Child], cases: Sequence[Case]) -> None:
         seconds = _QUICK_SECONDS if self.options.quick else _SECONDS

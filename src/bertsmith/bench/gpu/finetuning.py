@@ -48,18 +48,10 @@ def _part(benchmark: str, device: str, folder: Path, rows: Rows) -> Part:
 
 
 def _table(found: Sequence[dict[str, Any]]) -> Table:
-    shown = [
-        [
-            row["case"].partition(": ")[2],
-            ", ".join(f"{metric} {row['figures'][metric]:.4f}" for metric in _metrics(row)),
-            f"{row['seconds']:,.1f}",
-            f"{row['rows']:,}",
-        ]
-        for row in found
-    ]
+    shown = []
+    for row in found:
+        name = row["case"].partition(": ")[2]
+        published = benchmarks()[name.split()[0]].metrics
+        figures = ", ".join(f"{metric} {row['figures'][metric]:.4f}" for metric in published)
+        shown.append([name, figures, f"{row['seconds']:,.1f}", f"{row['rows']:,}"])
     return Table("Fine-tuning, from rows on disk to figures on the dev rows", ["", "figures", "seconds", "rows"], shown)
-
-
-def _metrics(row: dict[str, Any]) -> Sequence[str]:
-    """Those that the benchmark publishes."""
-    return benchmarks()[row["case"].split()[1]].metrics

@@ -71,22 +71,12 @@ def _part(run: StepRun, match: Match, rows: Rows) -> Part:
     return Part(tuple(sets), measure, _table, _START_SECONDS + compiled + _SET_SECONDS * len(sets))
 
 
-def _of_another_call(row: dict[str, Any]) -> str:
-    """Where ours was not measured beside the peer."""
-    return "" if row.get("ours_call") == row.get("call") else ", ours of another call"
-
-
 def _table(found: Sequence[dict[str, Any]]) -> Table:
-    shown = [
-        [
-            row["case"],
-            f"{row['peer']:,.0f}",
-            f"{row['sequences_per_second']:,.1f}",
-            f"{row['peak_share']:.1%}",
-            size(row["peer_memory_bytes"]),
-            f"{row['ratio']:.2f}x as fast{_of_another_call(row)}" if row["ratio"] else "-",
-        ]
-        for row in found
-    ]
+    shown = []
+    for row in found:
+        rates = [f"{row['peer']:,.0f}", f"{row['sequences_per_second']:,.1f}", f"{row['peak_share']:.1%}"]
+        apart = "" if row.get("ours_call") == row.get("call") else ", ours of another call"
+        ratio = f"{row['ratio']:.2f}x as fast{apart}" if row["ratio"] else "-"
+        shown.append([row["case"], *rates, size(row["peer_memory_bytes"]), ratio])
     head = ["", "real tokens/s", "sequences/s", "of the matrix rate", "memory", "ours is"]
     return Table("The same steps by transformers", head, shown)

@@ -104,7 +104,7 @@ class Part:
     seconds: float
 
 
-def measure_parts(parts: Sequence[Part], rows: Rows, deadline: float, only: str = "") -> None:
+def measure_parts(parts: Sequence[Part], rows: Rows, deadline: float, only: str) -> None:
     """Measures the rows in whose name `only`, a regular expression, is found, in order; those that failed in an earlier
     call come last. Afterwards each of them is made or failed, whatever a part raises; one that is there already is not
     measured again. deadline: of time.monotonic()."""

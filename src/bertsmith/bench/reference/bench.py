@@ -15,7 +15,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size
 from bertsmith.bench.machine import machine
 from bertsmith.bench.options import BenchOptions
-from bertsmith.bench.process import Child, OutOfTime, SideFailed
+from bertsmith.bench.process import Child, OutOfTime, SideFailed, ending
 from bertsmith.bench.reference.case import Case, cases_of
 from bertsmith.bench.step.plan import shape
 from bertsmith.bench.table import Report, Table
@@ -49,10 +49,8 @@ def bench_reference(options: BenchOptions, folder: Path, command: str) -> Report
             with Child("bertsmith.bench.reference.worker", spec, folder / str(number), None, deadline) as child:
                 answer = child.ask("run", warmup=warmup, steps=steps, seconds=seconds)
                 ran_on |= child.ready()
-        except OutOfTime:
-            left_out.append(f"{case.name}: no time was left")
-        except SideFailed as why:
-            left_out.append(f"{case.name}: {why.what}")
+        except (OutOfTime, SideFailed) as why:
+            left_out.append(f"{case.name}: {ending(why)}")
         else:
             rows.append(row_of(case, answer["seconds"], answer["bytes"]))
     if not rows:

@@ -59,7 +59,7 @@ def bench_serve(options: BenchOptions, folder: Path, command: str) -> Report:
     plan = QUICK if options.quick else Plan()
     predictor = open_classifier(model, folder / "for-all")
     texts = _texts(predictor, options.quick)
-    expected = _expected(predictor, texts.texts)
+    expected = [dict(each["scores"]) for each in predictor(texts.texts[:_COMPARED])]
     bench = ServeBench(options, predictor.folder, texts, expected, plan, folder, deadline)
     del predictor
     for side in sides:
@@ -121,11 +121,6 @@ def _texts(predictor: Predictor, quick: bool) -> Texts:
     return Texts(name, texts, [min(len(ids) + 2, longest) for ids in tokenizer.encode_ids(texts)])
 
 
-def _expected(predictor: Predictor, texts: Sequence[str]) -> list[dict[str, float]]:
-    """What the first texts are answered, in fp32: the probability of each label."""
-    return [dict(each["scores"]) for each in predictor(list(texts[:_COMPARED]))]
-
-
 def _sides(options: BenchOptions) -> list[Side]:
     """Those that `only` lets through."""
     every = sides_of(options.peers(PEERS, "serve"), choose_device("cpu", "auto").precision)
@@ -138,8 +133,8 @@ def _sides(options: BenchOptions) -> list[Side]:
 
 @dataclass
 class ServeBench:
-    """expected: of the first texts. deadline: of time.monotonic(). Found: a row for each phase of each side, what was
-    left out with the reason, the versions of peers, and what ours ran on."""
+    """expected: the probability of each label, in fp32, of the first texts. deadline: of time.monotonic(). Found: a row
+    for each phase of each side, what was left out with the reason, the versions of peers, and what ours ran on."""
 
     options: BenchOptions
     model: Path
