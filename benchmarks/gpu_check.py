@@ -134,7 +134,7 @@ def tell(parts: Sequence[Part], rows: Rows, run: StepRun, command: str) -> int:
     """Prints what was found, and gives the exit status: 1 for tests that failed, a kernel that is not as exact as it
     has to be, and for no row at all."""
     found = all_tables(parts, rows, rows.head["gpu"])
-    report = Report(command, rows.machine, rows.head["about"], rows.made, found)
+    report = Report(rows.head["about"], rows.made, found, rows.machine, command)
     failed = [f"  {name}: {last_line(why)}" for name, why in rows.failed.items()]
     print("\n".join([f"gpu-check: {len(rows.made)} rows in {rows.to}, {len(failed)} not measured", *failed]))
     if NO_TIME in rows.failed.values():
@@ -196,7 +196,7 @@ def stored_report(path: Path) -> Report:
         parts, _ = check_parts(CheckSizes(), Path(made), rows, run_tests)
     unknown = rows.names - {name for part in parts for name in part.names}
     about = [*stored.get("about", []), *([f"{len(unknown)} rows are of no part, and not shown"] if unknown else [])]
-    return Report(stored["command"], rows.machine, about, rows.made, all_tables(parts, rows, stored["gpu"]))
+    return Report(about, rows.made, all_tables(parts, rows, stored["gpu"]), rows.machine, stored["command"])
 
 
 def read_rows(path: Path) -> dict[str, Any]:

@@ -114,21 +114,21 @@ def test_a_side_that_read_something_else_ends_the_bench(source, tmp_path, monkey
 
     monkeypatch.setattr("bertsmith.bench.prepare.bench.measure", short)
     with pytest.raises(BertsmithError, match="the comparison would not be one"):
-        bench_prepare(BenchOptions((source,), sizes=(0.02,), workers=1), tmp_path, "bench")
+        bench_prepare(BenchOptions((source,), sizes=(0.02,), workers=1), tmp_path)
 
 
 def test_only_the_peers_that_are_asked_for_are_measured(source, tmp_path):
-    report = bench_prepare(BenchOptions((source,), sizes=(0.02,), workers=1, against=()), tmp_path, "bench")
+    report = bench_prepare(BenchOptions((source,), sizes=(0.02,), workers=1, against=()), tmp_path)
     assert [row["side"] for row in report.rows] == ["ours"]
     with pytest.raises(BertsmithError, match="no 'nvida'") as raised:
-        bench_prepare(BenchOptions((source,), sizes=(0.02,), against=("nvida",)), tmp_path, "bench")
+        bench_prepare(BenchOptions((source,), sizes=(0.02,), against=("nvida",)), tmp_path)
     assert "'nvidia'" in raised.value.fix
 
 
 @pytest.mark.parametrize("sizes", [(2.0, 1.0), (1.0, 1.0), (0.0, 1.0)])
 def test_sizes_rise(sizes, source, tmp_path):
     with pytest.raises(BertsmithError, match="sizes are"):
-        bench_prepare(BenchOptions((source,), sizes=sizes), tmp_path, "bench")
+        bench_prepare(BenchOptions((source,), sizes=sizes), tmp_path)
 
 
 def test_an_unknown_bench_and_a_failing_side_are_said(tmp_path):

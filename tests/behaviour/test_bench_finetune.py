@@ -75,7 +75,7 @@ def test_quick_compares_ours_with_the_trainer_and_names_what_is_missing(data, mo
 @pytest.mark.slow
 def test_where_the_time_goes_and_ours_alone(data, model, tmp_path):
     options = BenchOptions(model=model, device="cpu", quick=True, against=(), only="SQuAD")
-    report = bench_finetune(options, tmp_path / "run", "a command")
+    report = bench_finetune(options, tmp_path / "run")
     *rows, profile = report.rows
     assert rows
     assert all(row["peer"] is None and row["ratio"] is None and row["note"] == "" for row in rows)
@@ -163,19 +163,19 @@ def test_a_trainer_that_breaks_is_a_row_too(data, model, tmp_path, monkeypatch):
 
 def test_faults_are_said(data, model, tmp_path):
     with pytest.raises(BertsmithError, match="no case contains 'nothing'") as raised:
-        bench_finetune(BenchOptions(model=model, only="nothing"), tmp_path, "bench")
+        bench_finetune(BenchOptions(model=model, only="nothing"), tmp_path)
     assert "MRPC: " in raised.value.fix
     with pytest.raises(BertsmithError, match="no model") as raised:
-        bench_finetune(BenchOptions(model=tmp_path / "none"), tmp_path, "bench")
+        bench_finetune(BenchOptions(model=tmp_path / "none"), tmp_path)
     assert "--model" in raised.value.fix
     with pytest.raises(BertsmithError, match="no 'transformer'"):
-        bench_finetune(BenchOptions(model=model, against=("transformer",)), tmp_path, "bench")
+        bench_finetune(BenchOptions(model=model, against=("transformer",)), tmp_path)
 
 
 def test_without_any_rows_the_bench_says_which_it_wants(model, tmp_path, monkeypatch):
     monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path / "none"))
     with pytest.raises(BertsmithError, match="nothing was measured: MRPC: its files are not in the data folder"):
-        bench_finetune(BenchOptions(model=model), tmp_path, "bench")
+        bench_finetune(BenchOptions(model=model), tmp_path)
 
 
 def test_a_spec_goes_through_json(data, model, tmp_path):

@@ -71,7 +71,7 @@ def test_one_precision_on_real_texts_together_and_one_by_one_as_far_as_the_model
     options = BenchOptions(
         model=made_short_classifier(tmp_path / "run"), quick=True, only="in int8", lengths=(12,), against=()
     )
-    report = bench_predict(options, tmp_path / "bench", "bertsmith bench predict")
+    report = bench_predict(options, tmp_path / "bench")
     real = "4 real texts of 5 to 12 tokens"
     cases = ["1 x 12", "8 x 12", "32 x 12", real, f"{real}, one by one"]
     sides = [label for label in LABELS if label.endswith("int8")]
@@ -133,7 +133,7 @@ def test_the_peers_are_timed_on_the_same_texts(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("onnxscript")
     options = BenchOptions(quick=True, only="8 x 9", lengths=(9,))
-    report = bench_predict(options, tmp_path, "bertsmith bench predict")
+    report = bench_predict(options, tmp_path)
     assert [row["side"] for row in report.rows] == [
         *LABELS, "pipeline, fp32", "pipeline, bf16", "onnx directly, fp32", "onnx directly, int8",
         "openvino directly, fp32", "openvino directly, bf16",
@@ -241,13 +241,13 @@ def test_a_side_that_fails_in_any_round_is_left_out() -> None:
 )
 def test_what_is_not_there_is_refused(options: BenchOptions, what: str, tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match=what):
-        bench_predict(options, tmp_path / "bench", "bertsmith bench predict")
+        bench_predict(options, tmp_path / "bench")
 
 
 def test_a_model_that_answers_no_single_texts_is_refused(tmp_path: Path) -> None:
     model = made_head("qa", tmp_path / "qa")
     with pytest.raises(BertsmithError, match="this model is of qa, and reads question, context"):
-        bench_predict(BenchOptions(model=model, against=(), quick=True), tmp_path / "bench", "bertsmith bench predict")
+        bench_predict(BenchOptions(model=model, against=(), quick=True), tmp_path / "bench")
 
 
 def test_the_profile_shares_out_all_of_the_time(real_texts: None, script: Any, monkeypatch: Any, capsys: Any) -> None:

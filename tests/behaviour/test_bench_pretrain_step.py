@@ -73,7 +73,7 @@ def test_the_cards_plan_its_ladder_and_where_the_time_goes_run_on_a_cpu(tmp_path
     assert [match.ours.model["attention_probs_dropout_prob"] for match in plan.matches] == [0.0, 0.0, 0.1]
     run = StepRun(replace(plan, matches=plan.matches[:2], ladder=plan.ladder[1::4]), tmp_path, float("inf"))
     run.all()
-    found = report(run, "a command", {"processor": "this"}, "made up")
+    found = report(run, "made up")
     cases = [row["case"] for row in found.rows]
     assert sum("4 full at 128" in case and "bf16 autocast" in case for case in cases) == 1
     assert sum("4 with Wikipedia's lengths at 128" in case and "against" in case for case in cases) == 1
@@ -98,7 +98,7 @@ def test_what_there_is_no_time_for_is_named(tmp_path):
     run = StepRun(cpu_plan(CpuSizes("tiny", 2, 0.1), {}, 600), tmp_path, deadline=0.0, only="LAMB")
     run.all()
     with pytest.raises(BertsmithError, match=r"nothing was measured: tiny, 2 of 40-128: bf16, LAMB: no time was left"):
-        report(run, "a command", {}, "made up")
+        report(run, "made up")
 
 
 def test_what_ends_a_process_after_one_set_costs_no_other_set_its_row(tmp_path):
@@ -154,7 +154,7 @@ def test_lengths_that_are_not_known_are_refused_on_a_card(tmp_path, monkeypatch)
     card = Device(torch.device("cuda"), torch.float32)
     monkeypatch.setattr("bertsmith.bench.step.bench.choose_device", lambda *_: card)
     with pytest.raises(BertsmithError, match="not known at 256") as raised:
-        bench_pretrain_step(BenchOptions(device="cuda", lengths=(128, 256)), tmp_path, "a command")
+        bench_pretrain_step(BenchOptions(device="cuda", lengths=(128, 256)), tmp_path)
     assert "128 or 512" in raised.value.fix
 
 
@@ -168,5 +168,5 @@ def test_a_row_without_memory_fails_by_name_and_the_others_are_measured(tmp_path
     run.all()
     assert run.left_out == ["tiny, 2 of 40-128: bf16, AdamW: out of memory"]
     assert [result.case for result in run.results] == ["tiny, 2 of 40-128: fp32, AdamW"]
-    about = report(run, "a command", {}, "made up").about
+    about = report(run, "made up").about
     assert "left out: tiny, 2 of 40-128: bf16, AdamW: out of memory" in about

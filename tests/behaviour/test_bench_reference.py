@@ -83,8 +83,8 @@ def test_every_task_is_trained_and_run_in_every_precision() -> None:
 
 def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="no case contains 'BERT'"):
-        bench_reference(BenchOptions(only="BERT"), tmp_path, "")
+        bench_reference(BenchOptions(only="BERT"), tmp_path)
     with pytest.raises(BertsmithError, match="nothing was measured: GLUE inference, 1 x 128, fp32: no time was left"):
         bench_reference(
-            BenchOptions(quick=True, device="cpu", only="GLUE inference, 1 x 128, fp32", minutes=0), tmp_path, ""
+            BenchOptions(quick=True, device="cpu", only="GLUE inference, 1 x 128, fp32", minutes=0), tmp_path
         )

@@ -7,11 +7,13 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import warn
 from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
+from bertsmith.bench.machine import machine
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.table import Report
 
@@ -35,12 +37,14 @@ def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Repor
     with stop_on_signals("the bench deletes what it wrote, and stops", at_once=True) as stop:
         try:
             with tempfile.TemporaryDirectory(prefix="bertsmith-bench-") as folder:
-                return _bench(name)(options, Path(folder), shlex.join(command))
+                before = machine()
+                found = _bench(name)(options, Path(folder))
+                return replace(found, command=shlex.join(command), machine=before | found.machine)
         except KeyboardInterrupt:
             raise StoppedAfterSaving("the bench has stopped", stop.interrupted) from None
 
 
-def _bench(name: str) -> Callable[[BenchOptions, Path, str], Report]:
+def _bench(name: str) -> Callable[[BenchOptions, Path], Report]:
     """Imported here, because most import torch."""
     room = "step" if name == "pretrain-step" else name
     try:
@@ -50,5 +54,5 @@ def _bench(name: str) -> Callable[[BenchOptions, Path, str], Report]:
             raise
         what = f"a server needs {error.name}, which is not installed"
         raise BertsmithError(what, "bench serve", "pip install 'bertsmith[serve]'") from error
-    bench: Callable[[BenchOptions, Path, str], Report] = getattr(module, f"bench_{name.replace('-', '_')}")
+    bench: Callable[[BenchOptions, Path], Report] = getattr(module, f"bench_{name.replace('-', '_')}")
     return bench

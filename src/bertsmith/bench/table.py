@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from bertsmith.base.tables import aligned
@@ -30,14 +30,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """command: to be typed again. machine: by name. about: what was measured and how, a sentence each. rows: every
-    case, as JSON can hold it."""
+    """about: what was measured and how, a sentence each. rows: every case, as JSON can hold it. machine: by name.
+    command: to be typed again."""
 
-    command: str
-    machine: dict[str, str]
     about: list[str]
     rows: list[dict[str, Any]]
-    tables: list[Table] = field(default_factory=list)
+    tables: list[Table]
+    machine: dict[str, str] = field(default_factory=dict)
+    command: str = ""
 
     def as_text(self) -> str:
         """For a terminal."""
@@ -52,4 +52,4 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """For a program: the rows and what they were measured on."""
-        return {name: value for name, value in asdict(self).items() if name != "tables"}
+        return {name: getattr(self, name) for name in ("command", "machine", "about", "rows")}

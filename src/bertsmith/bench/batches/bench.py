@@ -17,7 +17,6 @@ from bertsmith.bench.batches.cases import (
     MICRO_BATCH_TOKENS,
     STARTS,
 )
-from bertsmith.bench.machine import machine
 from bertsmith.bench.made_corpus import open_or_prepare
 from bertsmith.bench.measure import CaseSpec, Measured, measure, measure_peer
 from bertsmith.bench.options import BenchOptions
@@ -44,10 +43,10 @@ class BatchCase:
         return {"case": self.what, "length": self.length, **asdict(self.measured)}
 
 
-def bench_batches(options: BenchOptions, folder: Path, command: str) -> Report:
+def bench_batches(options: BenchOptions, folder: Path) -> Report:
     """Measures one case after the other in `folder`. Raises BertsmithError for a peer that is not known,
     and as `Corpus.open` and `prepare` do."""
-    before, peers = machine(), options.peers(PEERS, "batches")
+    peers = options.peers(PEERS, "batches")
     corpus, what = open_or_prepare(options, max(options.sizes_bytes()), folder)
     cases = [case for length in options.sequence_lengths() for case in _cases(corpus, length, folder, bool(peers))]
     tokens, documents = corpus.tokens("train"), corpus.documents("train")
@@ -58,7 +57,7 @@ def bench_batches(options: BenchOptions, folder: Path, command: str) -> Report:
         "processes, without the imports of the main one",
         f"the peer reads rows of the first {_PEER_SHARDS} shards at most; it draws no pairs and stops at no document",
     ]
-    return Report(command, before, about, [case.row() for case in cases], _tables(cases, tokens))
+    return Report(about, [case.row() for case in cases], _tables(cases, tokens))
 
 
 def _cases(corpus: Corpus, length: int, folder: Path, against_datasets: bool) -> list[BatchCase]:

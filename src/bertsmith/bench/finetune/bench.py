@@ -21,7 +21,6 @@ from bertsmith.bench.finetune.race import take_turns
 from bertsmith.bench.finetune.results import Result, speed_table
 from bertsmith.bench.finetune.rows import TASKS, BenchTask, Prepared, prepare_task
 from bertsmith.bench.finetune.side import OURS, TRANSFORMERS, Case, Setting, Side, cases_of
-from bertsmith.bench.machine import machine
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.process import Child, OutOfTime, SideFailed
 from bertsmith.bench.step.race import FEWEST_ROUNDS, MOST_ROUNDS
@@ -48,10 +47,9 @@ _RULES = (
 )
 
 
-def bench_finetune(options: BenchOptions, folder: Path, command: str) -> Report:
+def bench_finetune(options: BenchOptions, folder: Path) -> Report:
     """Measures in `folder`. Raises BertsmithError for an unknown peer, a missing model or device, an `only` that no
     case matches, where no task's rows are in the data folder, and if a side of ours ends by itself."""
-    before = machine()
     deadline = options.deadline()
     peers = options.peers(PEERS, "finetune")
     model = options.model or data_folder() / MODEL
@@ -61,7 +59,7 @@ def bench_finetune(options: BenchOptions, folder: Path, command: str) -> Report:
     bench = FinetuneBench(options, model, choose_device(options.device, "auto"), folder, deadline, bool(peers))
     for task in TASKS:
         bench.measure(replace(task, steps=_QUICK_STEPS) if options.quick else task)
-    return bench.report(command, before)
+    return bench.report()
 
 
 @dataclass
@@ -128,7 +126,7 @@ class FinetuneBench:
         except SideFailed as why:
             self.left_out.append(f"{TIME} {prepared.task.name}: {why.what}")
 
-    def report(self, command: str, before: dict[str, str]) -> Report:
+    def report(self) -> Report:
         """What was found. Raises BertsmithError where nothing was."""
         if not self.rows and not self.profiles:
             what = (
@@ -147,4 +145,4 @@ class FinetuneBench:
         tables = [speed_table(self.rows)] if self.rows else []
         tables += [time_table(self.profiles, f"ours, {self.device.precision}")] if self.profiles else []
         profiles = [{"case": f"{TIME} {name}", **found} for name, found in self.profiles.items()]
-        return Report(command, before | self.ran_on, about, [*self.rows, *profiles], tables)
+        return Report(about, [*self.rows, *profiles], tables, self.ran_on)

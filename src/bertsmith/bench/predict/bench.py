@@ -14,21 +14,11 @@ import numpy as np
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
-from bertsmith.bench.machine import machine
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.predict.side import BASELINE, BATCHES, OURS, Folders, Side, groups_of, sides_of
-from bertsmith.bench.predict.texts import (
-    QUICK_REAL,
-    REAL,
-    TextSet,
-    made_classifier,
-    open_classifier,
-    ragged_texts,
-    texts_of_length,
-)
+from bertsmith.bench.predict.texts import QUICK_REAL, REAL, TextSet, chosen_classifier, ragged_texts, texts_of_length
 from bertsmith.bench.process import Child, OutOfTime, SideFailed, ending
 from bertsmith.bench.table import Report, Table
-from bertsmith.bench.text import name_sources
 from bertsmith.inference.export.export import ExportOptions, export
 from bertsmith.tokens.tokenizer import Tokenizer
 
@@ -54,15 +44,12 @@ _RULES = (
 )
 
 
-def bench_predict(options: BenchOptions, folder: Path, command: str) -> Report:
+def bench_predict(options: BenchOptions, folder: Path) -> Report:
     """Measures in `folder`, on a CPU. Raises BertsmithError for an unknown peer, a model that is no classifier,
     `lengths` that it does not read, and an `only` that no case matches."""
-    before = machine()
     deadline = options.deadline()
     sides = sides_of(options.peers(PEERS, "predict"))
-    about = made_classifier(folder / "model", options.quick) if options.model is None else ""
-    model = options.model or folder / "model"
-    predictor = open_classifier(model, folder / "for-all")
+    predictor, about = chosen_classifier(options, folder)
     sets, left_out = _sets(options, predictor.tokenizer, predictor.max_length)
     groups = groups_of(sides)
     cases = {precision: [each for each in sets if options.only in _case(each, precision)] for precision in groups}
@@ -91,12 +78,12 @@ def bench_predict(options: BenchOptions, folder: Path, command: str) -> Report:
     if not rows:
         raise BertsmithError(f"nothing was measured: {'; '.join(left_out)}", "bench predict", "give it more --minutes")
     told = [
-        f"model: {about or name_sources([str(model)])}",
+        f"model: {about}",
         *_RULES,
         *_fastest(rows, [side.label for side in sides if side.who == OURS]),
         *(f"left out: {each}" for each in dict.fromkeys(left_out)),
     ]
-    return Report(command, {**before, "threads": str(rows[0]["threads"])}, told, rows, tables(rows))
+    return Report(told, rows, tables(rows), {"threads": str(rows[0]["threads"])})
 
 
 def _sets(options: BenchOptions, tokenizer: Tokenizer, longest: int) -> tuple[list[TextSet], list[str]]:

@@ -14,7 +14,9 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import data_folder
 from bertsmith.bench.fresh import fresh
+from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.step.plan import shape
+from bertsmith.bench.text import name_sources
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.kinds.pooled import Classifier, config_labels
@@ -37,6 +39,13 @@ class TextSet:
     rows: int
     tokens: int
     every: bool = False
+
+
+def chosen_classifier(options: BenchOptions, folder: Path) -> tuple[Predictor, str]:
+    """`open_classifier` of the model of the options, or of a made one where they have none; and its description."""
+    about = "" if options.model else made_classifier(folder / "model", options.quick)
+    model = options.model or folder / "model"
+    return open_classifier(model, folder / "for-all"), about or name_sources([str(model)])
 
 
 def made_classifier(folder: Path, quick: bool) -> str:

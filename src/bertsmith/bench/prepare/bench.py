@@ -10,7 +10,6 @@ from typing import Any
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size
 from bertsmith.base.processes import default_workers
-from bertsmith.bench.machine import machine
 from bertsmith.bench.measure import CaseSpec, Measured, measure, measure_peer
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.table import Report, Table
@@ -66,7 +65,7 @@ class Case:
         }
 
 
-def bench_prepare(options: BenchOptions, folder: Path, command: str) -> Report:
+def bench_prepare(options: BenchOptions, folder: Path) -> Report:
     """Measures every side at every size in `folder`, one after the other, and returns what was found.
 
     Raises BertsmithError for sizes that do not rise, an unknown peer, a source without text, a side that fails, and a
@@ -75,7 +74,6 @@ def bench_prepare(options: BenchOptions, folder: Path, command: str) -> Report:
     sizes = options.sizes_bytes()
     if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
         raise BertsmithError(f"sizes are {list(sizes)}", "bench prepare", "give rising sizes, such as 10 40 160")
-    before = machine()
     measured_sides = sides(options.workers or default_workers(), options.peers(PEERS, "prepare"))
     source = options.source or (default_source(),)
     slow_sizes = [max(1, each // _SLOW_SHARE) for each in sizes]
@@ -95,7 +93,7 @@ def bench_prepare(options: BenchOptions, folder: Path, command: str) -> Report:
         "CPU time is user and system of all processes, without the imports of the main one; peak memory is the most "
         "that all processes held at one time, shared memory counted once",
     ]
-    return Report(command, before, about, [case.row() for case in cases], [_speed(cases), _memory(cases)])
+    return Report(about, [case.row() for case in cases], [_speed(cases), _memory(cases)])
 
 
 def _measured(side: Side, text: Text, vocabulary: Path, out: Path) -> Case:

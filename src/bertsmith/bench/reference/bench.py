@@ -13,7 +13,6 @@ import numpy as np
 from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size
-from bertsmith.bench.machine import machine
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.process import Child, OutOfTime, SideFailed, ending
 from bertsmith.bench.reference.case import Case, cases_of
@@ -26,10 +25,9 @@ _WARMUP, _STEPS, _SECONDS = 3, 20, 5.0
 _QUICK_WARMUP, _QUICK_STEPS, _QUICK_SECONDS = 1, 3, 0.1
 
 
-def bench_reference(options: BenchOptions, folder: Path, command: str) -> Report:
+def bench_reference(options: BenchOptions, folder: Path) -> Report:
     """Measures in `folder`. Raises BertsmithError for a device that is not there, an `only` that no case matches, and
     where no case was measured."""
-    before = machine()
     deadline = options.deadline()
     device = choose_device(options.device, "auto")
     every = cases_of(tuple(dict.fromkeys((device.precision, "fp32"))), device.is_cpu)
@@ -64,7 +62,7 @@ def bench_reference(options: BenchOptions, folder: Path, command: str) -> Report
         "the device is waited for after each; latency is of one step or call, in ms",
         *(f"left out: {each}" for each in left_out),
     ]
-    return Report(command, before | ran_on, about, rows, tables(rows))
+    return Report(about, rows, tables(rows), ran_on)
 
 
 def row_of(case: Case, seconds: Sequence[float], memory: int) -> dict[str, Any]:

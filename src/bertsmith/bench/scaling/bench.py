@@ -17,7 +17,6 @@ from typing import Any
 
 from bertsmith.base.log import say
 from bertsmith.bench.child import Answer
-from bertsmith.bench.machine import machine
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.process import Child
 from bertsmith.bench.step.plan import shape
@@ -98,9 +97,9 @@ class Ranks:
         return self.side.ranks * sum(own[number % len(own)] for number in range(micro_batches))
 
 
-def bench_scaling(options: BenchOptions, folder: Path, command: str) -> Report:
+def bench_scaling(options: BenchOptions, folder: Path) -> Report:
     """Measures in `folder`, on a CPU. Raises BertsmithError if a rank ends by itself."""
-    before, model = machine(), "tiny" if options.quick else "base"
+    model = "tiny" if options.quick else "base"
     dims = shape(model)
     spec = {"model": dims, "sequences": _QUICK_SEQUENCES if options.quick else _SEQUENCES}
     rows = []
@@ -119,7 +118,7 @@ def bench_scaling(options: BenchOptions, folder: Path, command: str) -> Report:
         "sums, gathers: of gradients and of sharded weights; MB that a rank sends in a step, and the time that they "
         "take alone; exposed: what a step is longer than one whose sums and gathers carry a number each",
     ]
-    return Report(command, before, about, rows, tables(rows))
+    return Report(about, rows, tables(rows))
 
 
 def _parameters(model: Mapping[str, Any]) -> int:

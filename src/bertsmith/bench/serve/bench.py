@@ -15,20 +15,12 @@ from typing import Any
 from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import say
-from bertsmith.bench.machine import machine
 from bertsmith.bench.measure import running_cpu_seconds
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.predict.side import OURS as OFFLINE
 from bertsmith.bench.predict.side import Folders
 from bertsmith.bench.predict.side import Side as OfflineSide
-from bertsmith.bench.predict.texts import (
-    QUICK_REAL,
-    REAL,
-    made_classifier,
-    open_classifier,
-    ragged_texts,
-    texts_of_length,
-)
+from bertsmith.bench.predict.texts import QUICK_REAL, REAL, chosen_classifier, ragged_texts, texts_of_length
 from bertsmith.bench.process import Child, OutOfTime, SideFailed, environment_of
 from bertsmith.bench.serve.client import HOST, Address, ask_once
 from bertsmith.bench.serve.faults import KINDS
@@ -37,7 +29,6 @@ from bertsmith.bench.serve.phases import QUICK, SHARES, Phase, Phases, Plan
 from bertsmith.bench.serve.results import row_of, tables_of
 from bertsmith.bench.serve.side import OURS, PEERS, Side, sides_of
 from bertsmith.bench.table import Report
-from bertsmith.bench.text import name_sources
 from bertsmith.inference.predictor import Predictor
 
 _MADE_LENGTHS = (8, 16, 24, 48, 128)
@@ -48,16 +39,13 @@ _ANSWER_SECONDS = 60.0
 """For each of the answers that are compared."""
 
 
-def bench_serve(options: BenchOptions, folder: Path, command: str) -> Report:
+def bench_serve(options: BenchOptions, folder: Path) -> Report:
     """Measures in `folder`, on a CPU. Raises BertsmithError for an unknown peer, a model that is not a classifier of
     texts, an `only` that no side matches, and where nothing could be measured."""
-    before = machine()
     deadline = options.deadline()
     sides = _sides(options)
-    about = made_classifier(folder / "model", options.quick) if options.model is None else ""
-    model = options.model or folder / "model"
     plan = QUICK if options.quick else Plan()
-    predictor = open_classifier(model, folder / "for-all")
+    predictor, about = chosen_classifier(options, folder)
     texts = _texts(predictor, options.quick)
     expected = [dict(each["scores"]) for each in predictor(texts.texts[:_COMPARED])]
     bench = ServeBench(options, predictor.folder, texts, expected, plan, folder, deadline)
@@ -68,13 +56,13 @@ def bench_serve(options: BenchOptions, folder: Path, command: str) -> Report:
         what = f"nothing was measured: {'; '.join(bench.left_out)}"
         raise BertsmithError(what, "bench serve", "name other servers with --against")
     told = [
-        f"model: {about or name_sources([str(model)])}",
+        f"model: {about}",
         f"texts: {texts.name}",
         *_rules(plan),
         *bench.versions,
         *(f"left out: {each}" for each in bench.left_out),
     ]
-    return Report(command, before | bench.ran_on, told, bench.rows, tables_of(bench.rows))
+    return Report(told, bench.rows, tables_of(bench.rows), bench.ran_on)
 
 
 def _rules(plan: Plan) -> list[str]:

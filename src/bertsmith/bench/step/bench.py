@@ -14,7 +14,6 @@ from pathlib import Path
 from bertsmith.base.device import Device, choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.bench.machine import machine
 from bertsmith.bench.made_corpus import open_or_prepare
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.step.instances import real_batches
@@ -32,17 +31,16 @@ _BATCHES = {128: 2, 512: 1}
 """Of real pairs on a CPU, by length; another length has one."""
 
 
-def bench_pretrain_step(options: BenchOptions, folder: Path, command: str) -> Report:
+def bench_pretrain_step(options: BenchOptions, folder: Path) -> Report:
     """Measures in `folder`. Raises BertsmithError for an unknown peer, a missing device, an `only` that no case
     matches, and if a side ends by itself."""
-    before = machine()
     deadline = options.deadline()
     peers = options.peers(PEERS, "pretrain-step")
     device = choose_device(options.device, "fp32")
     plan, source = _plan(options, device, folder)
     run = StepRun(plan if peers else plan.alone(), folder, deadline, options.only)
     run.all()
-    return report(run, command, before, source)
+    return report(run, source)
 
 
 def _plan(options: BenchOptions, device: Device, folder: Path) -> tuple[Plan, str]:
@@ -76,7 +74,7 @@ def _real(
     return real, max(VOCABULARY, corpus.special.vocabulary_size), f"real pairs of {source}"
 
 
-def report(run: StepRun, command: str, before: dict[str, str], source: str) -> Report:
+def report(run: StepRun, source: str) -> Report:
     """What a run of the plan found. Raises BertsmithError where it found nothing."""
     plan = run.plan
     rows = [result.row(run.peaks) for result in run.results]
@@ -91,7 +89,7 @@ def report(run: StepRun, command: str, before: dict[str, str], source: str) -> R
     tables += [ladder_table(rungs, plan.model)] if rungs else []
     ran_on = {name: str(what) for name, what in run.ran_on.items() if what}
     profiles = [{"case": f"{TIME} {name}", **found} for name, found in run.profiles.items()]
-    return Report(command, before | ran_on, about, [*rows, *rungs, *profiles], tables)
+    return Report(about, [*rows, *rungs, *profiles], tables, ran_on)
 
 
 def about_steps(run: StepRun, source: str) -> list[str]:
