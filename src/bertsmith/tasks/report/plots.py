@@ -34,9 +34,7 @@ def confusion_plot(path: Path, found: Confusion, names: Sequence[str], title: st
     wrong = found.true != found.predicted
     sides = np.concatenate([found.true[wrong], found.predicted[wrong]])
     mistakes = np.bincount(sides, np.tile(found.counts[wrong], 2), len(names))
-    kept = _most(mistakes, len(names))
-    if len(kept) < len(names):
-        title += f"\nthe {len(kept)} of {len(names):,} classes with the most mistakes"
+    kept, title = _most(mistakes, title, "classes with the most mistakes")
     counts, support = found.among(kept), found.table().support[kept]
     shares, names = share(counts, np.repeat(support[:, None], len(kept), 1)), [names[place] for place in kept]
     numbers = len(names) <= _MOST_NUMBERS
@@ -70,9 +68,7 @@ def confusion_plot(path: Path, found: Confusion, names: Sequence[str], title: st
 def class_plot(path: Path, rows: Sequence[dict[str, Any]], title: str) -> None:
     """Precision, recall and F1 of each class, the F1 with its interval; rows: as `per_class.json` has them. Of more
     than 100 classes those with the lowest F1."""
-    kept = _most(-np.array([row["f1"] for row in rows]), len(rows))
-    if len(kept) < len(rows):
-        title += f"\nthe {len(kept)} of {len(rows):,} classes with the lowest F1"
+    kept, title = _most(-np.array([row["f1"] for row in rows]), title, "classes with the lowest F1")
     rows = [rows[place] for place in kept]
     names = [f"{short_name(row['label'])}  ({row['support']:,})" for row in rows]
     figure = _figure(path, 6.5 + 0.06 * max(map(len, names)), 1.6 + 0.24 * len(rows))
@@ -141,9 +137,8 @@ def calibration_plot(path: Path, before: Reliability, after: Reliability | None,
 def decision_plot(path: Path, table: Sequence[dict[str, Any]], title: str) -> None:
     """Of each label the rows that are found, missed and wrongly given; table: {"label", "found", "missed", "wrong"} of
     each. Of more than 100 labels those with the most mistakes."""
-    kept = _most(np.array([row["missed"] + row["wrong"] for row in table]), len(table))
-    if len(kept) < len(table):
-        title += f"\nthe {len(kept)} of {len(table):,} labels with the most mistakes"
+    mistakes = np.array([row["missed"] + row["wrong"] for row in table])
+    kept, title = _most(mistakes, title, "labels with the most mistakes")
     table = [table[place] for place in kept]
     names = [short_name(row["label"]) for row in table]
     figure = _figure(path, 6.5 + 0.06 * max(map(len, names)), 1.6 + 0.24 * len(table))
@@ -197,11 +192,13 @@ def _save(figure: Any, path: Path, axes: Any, title: str) -> None:
         say(f"{path.name}: the font has no glyphs for some characters of the labels; the JSON file has them all")
 
 
-def _most(values: NDArray[Any], count: int) -> list[int]:
-    """The places of the highest values, at most `MOST_CLASSES`, in their own order."""
-    if count <= MOST_CLASSES:
-        return list(range(count))
-    return sorted(np.argsort(-values, kind="stable")[:MOST_CLASSES].tolist())
+def _most(values: NDArray[Any], title: str, what: str) -> tuple[list[int], str]:
+    """The places of the highest values, at most `MOST_CLASSES`, in their own order; and the title, which says what they
+    are where they are not all."""
+    if len(values) <= MOST_CLASSES:
+        return list(range(len(values))), title
+    kept = sorted(np.argsort(-values, kind="stable")[:MOST_CLASSES].tolist())
+    return kept, f"{title}\nthe {len(kept)} of {len(values):,} {what}"
 
 
 def _name_ticks(

@@ -274,8 +274,8 @@ def test_pictures_of_few_and_of_many_classes(tmp_path, classes):
 def test_of_many_classes_those_with_the_most_mistakes_are_drawn():
     mistakes = np.zeros(130)
     mistakes[120] = 3
-    assert plots._most(mistakes, 130) == [*range(99), 120]
-    assert plots._most(mistakes[:100], 100) == list(range(100))
+    assert plots._most(mistakes, "All", "worst") == ([*range(99), 120], "All\nthe 100 of 130 worst")
+    assert plots._most(mistakes[:100], "All", "worst") == (list(range(100)), "All")
 
 
 def test_long_names_lose_their_middle():
