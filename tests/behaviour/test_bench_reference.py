@@ -12,8 +12,7 @@ import torch
 from bertsmith.base.device import Device, choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.options import BenchOptions
-from bertsmith.bench.reference.bench import PERCENTILES, bench_reference
-from bertsmith.bench.reference.case import LENGTHS, Case, cases_of
+from bertsmith.bench.reference.bench import LENGTHS, PERCENTILES, Case, bench_reference, cases_of
 from bertsmith.bench.reference.worker import Worker, fine_tuning, pretraining
 from bertsmith.bench.step.plan import shape
 from bertsmith.cli import main

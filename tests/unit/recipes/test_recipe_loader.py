@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from importlib import resources
 from operator import attrgetter
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
 from bertsmith.recipes.loader import FIELDS, load_recipe, presets, save_recipe
 from bertsmith.recipes.ranges import RANGES
 from bertsmith.recipes.schema import Masking, ModelShape, Phase, Recipe
@@ -238,6 +240,26 @@ def test_a_switch_is_true_or_false(tmp_path, text, value):
     with pytest.raises(BertsmithError, match="gradient_checkpointing is 'perhaps'") as caught:
         load_recipe("bert-tiny", ["--gradient-checkpointing=perhaps"])
     assert caught.value.fix == "use true or false"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "The probability that a document is cut to a random shorter length, drawn once per document",
+        "orthogonal value and output weights in the last layer",
+        "Processes that build batches ahead; 0 builds them in a thread of the main process",
+    ],
+)
+def test_help_says_what_the_code_does(words, capsys):
+    assert main(["pretrain", "bert-tiny", "--help"]) == 0
+    assert words in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+def test_the_preset_of_bert_large_says_where_it_is_not_nvidias():
+    text = (resources.files("bertsmith.recipes") / "presets" / "bert-large-nvlamb.yaml").read_text(encoding="utf-8")
+    said = " ".join(line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#"))
+    assert "Every number" not in said
+    assert "cut at two deviations (0.0176 in effect), while NVIDIA draws from normal(0, 0.02)" in said
 
 
 shares = st.floats(0, 1)

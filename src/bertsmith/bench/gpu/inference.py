@@ -11,8 +11,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.process import Child
-from bertsmith.bench.reference.bench import row_of
-from bertsmith.bench.reference.case import Case
+from bertsmith.bench.reference.bench import Case, row_of
 from bertsmith.bench.step.plan import GpuSizes, gpu_shape
 from bertsmith.bench.table import Table
 

@@ -4,9 +4,9 @@ SQuAD and GLUE, with sequences per second and the latencies of steps and calls."
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,14 +15,46 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.process import Child, OutOfTime, SideFailed, ending
-from bertsmith.bench.reference.case import Case, cases_of
 from bertsmith.bench.step.plan import shape
 from bertsmith.bench.table import Report, Table
 
 PERCENTILES = (50, 90, 95, 99, 100)
 """The reference's; that of 100 is the slowest."""
+TaskName = Literal["pre-training", "SQuAD", "GLUE"]
+Mode = Literal["training", "inference"]
+LENGTHS: dict[TaskName, tuple[int, ...]] = {"pre-training": (128, 512), "SQuAD": (384,), "GLUE": (128,)}
+"""Those of NVIDIA's recipes."""
+_CPU_TOKENS, _GPU_TOKENS = 2048, 16_384
+"""Of a training step."""
+_CPU_CALLS, _GPU_CALLS = (1, 8), (1, 8, 64)
+"""Sequences of a call."""
 _WARMUP, _STEPS, _SECONDS = 3, 20, 5.0
 _QUICK_WARMUP, _QUICK_STEPS, _QUICK_SECONDS = 1, 3, 0.1
+
+
+@dataclass(frozen=True)
+class Case:
+    """batch: sequences of a step or a call. precision: fp32, tf32 or bf16."""
+
+    task: TaskName
+    mode: Mode
+    batch: int
+    length: int
+    precision: str
+
+    @property
+    def name(self) -> str:
+        """Such as "SQuAD training, 5 x 384, bf16"."""
+        return f"{self.task} {self.mode}, {self.batch} x {self.length}, {self.precision}"
+
+
+def cases_of(precisions: Sequence[str], is_cpu: bool) -> list[Case]:
+    """Training in the order of a model's life, then inference."""
+    tokens, calls = (_CPU_TOKENS, _CPU_CALLS) if is_cpu else (_GPU_TOKENS, _GPU_CALLS)
+    shapes = [(task, length) for task, lengths in LENGTHS.items() for length in lengths]
+    found = [Case(task, "training", max(1, tokens // n), n, each) for task, n in shapes for each in precisions]
+    found += [Case(task, "inference", batch, n, each) for task, n in shapes for batch in calls for each in precisions]
+    return found
 
 
 def bench_reference(options: BenchOptions, folder: Path) -> Report:

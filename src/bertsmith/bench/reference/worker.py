@@ -12,7 +12,7 @@ from bertsmith.base.layout import Ints
 from bertsmith.bench.child import Answer, serve
 from bertsmith.bench.fresh import M, fresh
 from bertsmith.bench.machine import running_on
-from bertsmith.bench.reference.case import Case
+from bertsmith.bench.reference.bench import Case
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.bench.step.matrix_rate import seconds_of
 from bertsmith.bench.step.ours import RATE, WEIGHT_DECAY

@@ -17,11 +17,11 @@ from bertsmith.batches.packing import PretrainBatch
 from bertsmith.bench.made_corpus import open_or_prepare
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.step.instances import real_batches
+from bertsmith.bench.step.made_batches import PERCENTILES
 from bertsmith.bench.step.plan import VOCABULARY, CpuSizes, GpuSizes, Plan, cpu_plan, gpu_plan
 from bertsmith.bench.step.race import FEWEST_ROUNDS, MOST_ROUNDS
 from bertsmith.bench.step.results import ladder_table, steps_table, time_table, with_gains
 from bertsmith.bench.step.run import LADDER, TIME, StepRun
-from bertsmith.bench.step.wikipedia_lengths import PERCENTILES
 from bertsmith.bench.table import Report
 from bertsmith.model.flop import FORMULA
 

@@ -15,9 +15,8 @@ from bertsmith.batches.order import Order
 from bertsmith.bench.made_corpus import open_or_prepare
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.step.instances import read_batches, real_batches, write_batches
-from bertsmith.bench.step.made_batches import lengths_of, padded, pretrain_batch
+from bertsmith.bench.step.made_batches import PERCENTILES, lengths_of, padded, pretrain_batch
 from bertsmith.bench.step.peer import padded_rows
-from bertsmith.bench.step.wikipedia_lengths import PERCENTILES
 from made_shards import make_source
 
 VOCABULARY = 500
