@@ -14,7 +14,7 @@ from bertsmith.bench.finetune.bench import bench_finetune
 from bertsmith.bench.finetune.race import Turns, take_turns
 from bertsmith.bench.finetune.results import Result, speed_table
 from bertsmith.bench.finetune.rows import BenchTask, prepare_task, read_features
-from bertsmith.bench.finetune.side import OURS, TRANSFORMERS, Case, Setting, Side, cases_of
+from bertsmith.bench.finetune.side import OURS, TRANSFORMERS, Case, Side, cases_of
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.process import SideFailed
 from bertsmith.cli import main
@@ -156,7 +156,7 @@ def test_a_trainer_that_breaks_is_a_row_too(data, model, tmp_path, monkeypatch):
     (tmp_path / "broken/accelerate.py").write_text("raise ValueError('this package is broken')", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"))
     prepared = prepare_task(BenchTask("SST-2", "sst2", None, 1), model, tmp_path / "task")
-    with SHIPPED.start(prepared, Setting(model, "cpu", tmp_path / "peer", float("inf"))) as peer:
+    with SHIPPED.start(prepared, model, "cpu", tmp_path / "peer", float("inf")) as peer:
         turns = take_turns({SHIPPED: peer}, 1, 0.0)
     assert turns.failed == {SHIPPED: "ValueError: this package is broken"}
 

@@ -159,7 +159,7 @@ def test_sides_of_one_precision_are_measured_together_with_what_they_are_compare
 
 
 def test_a_side_is_compared_with_the_pipeline_of_its_own_rounds() -> None:
-    texts, (one, other) = TextSet("real", ["a", "b"], 2, 0), sides_of(())[:2]
+    texts, (one, other) = TextSet("real", ["a", "b"], 2, [1, 1]), sides_of(())[:2]
     fast, slow = Turns(9, seconds=1.0), Turns(9, seconds=4.0)
     first = _measured(texts, "fp32", {one: fast, BASELINE: slow}, False, [])
     second = _measured(texts, "bf16", {other: Turns(9, seconds=1.0), BASELINE: Turns(9, seconds=2.0)}, False, [])
@@ -214,7 +214,7 @@ class Turns:
 
 
 def test_whole_rounds_count_where_no_time_is_left_for_all() -> None:
-    texts, (one, other) = TextSet("real", ["a", "b"], 2, 0), sides_of(())[:2]
+    texts, (one, other) = TextSet("real", ["a", "b"], 2, [1, 1]), sides_of(())[:2]
     left_out: list[str] = []
     rows = _measured(texts, "fp32", {one: Turns(9), other: Turns(3)}, False, left_out)
     assert [row["calls"] for row in rows] == [2, 2]
@@ -224,7 +224,7 @@ def test_whole_rounds_count_where_no_time_is_left_for_all() -> None:
 
 
 def test_a_side_that_fails_in_any_round_is_left_out() -> None:
-    texts, (one, other) = TextSet("real", ["a", "b"], 2, 0), sides_of(())[:2]
+    texts, (one, other) = TextSet("real", ["a", "b"], 2, [1, 1]), sides_of(())[:2]
     left_out: list[str] = []
     failing = {one: Turns(9), other: Turns(3, SideFailed("out of memory", ""))}
     rows = _measured(texts, "fp32", failing, False, left_out)

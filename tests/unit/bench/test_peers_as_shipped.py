@@ -19,6 +19,7 @@ from bertsmith.bench.finetune.rows import TASKS, Prepared
 from bertsmith.bench.measure import CaseSpec, measure, measure_peer
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.predict import side as predict
+from bertsmith.bench.predict.texts import TextSet
 from bertsmith.bench.process import Child, environment_of
 from bertsmith.bench.serve import bench as serve
 from bertsmith.bench.serve.client import Address
@@ -43,7 +44,7 @@ def of_step(who: str, folder: Path) -> Child:
 def of_finetune(who: str, folder: Path) -> Child:
     task = Prepared(TASKS[0], folder, folder, 0, 0, 0, 0, 0)
     side = finetune.Side("ours" if who == "ours" else finetune.TRANSFORMERS, "fp32")
-    return side.start(task, finetune.Setting(folder, "cpu", folder, math.inf))
+    return side.start(task, folder, "cpu", folder, math.inf)
 
 
 def of_predict(who: str, folder: Path) -> Child:
@@ -52,7 +53,7 @@ def of_predict(who: str, folder: Path) -> Child:
 
 
 def of_serve(who: str, folder: Path) -> Child:
-    bench = serve.ServeBench(BenchOptions(), folder, serve.Texts("", ["a"], [3]), [], serve.QUICK, folder, math.inf)
+    bench = serve.ServeBench(BenchOptions(), folder, TextSet("", ["a"], 0, [3]), [], serve.QUICK, folder, math.inf)
     return bench._server(Server(who if who == "ours" else FASTAPI, "fp32"), [], Address(1, "/"))
 
 
@@ -87,7 +88,7 @@ def test_the_trainer_sees_the_gpu_that_is_measured_alone(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
     task = Prepared(TASKS[0], tmp_path, tmp_path, 0, 0, 0, 0, 0)
     for who in (finetune.OURS, finetune.TRANSFORMERS):
-        finetune.Side(who, "fp32").start(task, finetune.Setting(tmp_path, device, tmp_path / who, math.inf))
+        finetune.Side(who, "fp32").start(task, tmp_path, device, tmp_path / who, math.inf)
     ours, peer = started
     assert ours._environment.get("CUDA_VISIBLE_DEVICES") == seen
     assert peer._environment["CUDA_VISIBLE_DEVICES"] == left

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,25 +29,12 @@ DEALING = {"dealing as it comes": "as it comes", "dealing": "into one shape"}
 _PEER_SHARDS = 4
 
 
-@dataclass(frozen=True)
-class BatchCase:
-    """What was measured of a corpus at one length."""
-
-    what: str
-    length: int
-    measured: Measured
-
-    def row(self) -> dict[str, Any]:
-        """The case as JSON can hold it."""
-        return {"case": self.what, "length": self.length, **asdict(self.measured)}
-
-
 def bench_batches(options: BenchOptions, folder: Path) -> Report:
     """Measures one case after the other in `folder`. Raises BertsmithError for a peer that is not known,
     and as `Corpus.open` and `prepare` do."""
     peers = options.peers(PEERS, "batches")
     corpus, what = open_or_prepare(options, max(options.sizes_bytes()), folder)
-    cases = [case for length in options.sequence_lengths() for case in _cases(corpus, length, folder, bool(peers))]
+    found = {length: _measured(corpus, length, folder, bool(peers)) for length in options.sequence_lengths()}
     tokens, documents = corpus.tokens("train"), corpus.documents("train")
     about = [
         f"corpus: {what}, {tokens:,} tokens of {documents:,} documents in {len(corpus.shards('train'))} shards",
@@ -57,27 +43,30 @@ def bench_batches(options: BenchOptions, folder: Path) -> Report:
         "processes, without the imports of the main one",
         f"the peer reads rows of the first {_PEER_SHARDS} shards at most; it draws no pairs and stops at no document",
     ]
-    return Report(about, [case.row() for case in cases], _tables(cases, tokens))
+    rows = [
+        {"case": what, "length": length, **asdict(measured)}
+        for length, cases in found.items()
+        for what, measured in cases.items()
+    ]
+    return Report(about, rows, _tables(found, tokens))
 
 
-def _cases(corpus: Corpus, length: int, folder: Path, against_datasets: bool) -> list[BatchCase]:
+def _measured(corpus: Corpus, length: int, folder: Path, against_datasets: bool) -> dict[str, Measured]:
+    """What was measured at a length, by case."""
     index = folder / f"batches-index-{length}"
     shards = min(_PEER_SHARDS, len(corpus.shards("train")))
-    cases = []
+    found = {}
     for what in ("index", "epoch", "start", "large", "agree", *(["collator"] if against_datasets else [])):
         say(f"measuring batches at length {length}: {what}")
         options = {"length": length, "index": index, "shards": shards}
         out = folder / f"batches-{what}-{length}"
         spec = CaseSpec("bertsmith.bench.batches.cases", what, corpus.folder, out, corpus.folder / "tokenizer", options)
-        cases.append(BatchCase(what, length, (measure_peer if what == "collator" else measure)(spec)))
-    return cases
+        found[what] = (measure_peer if what == "collator" else measure)(spec)
+    return found
 
 
-def _tables(cases: Sequence[BatchCase], corpus_tokens: int) -> list[Table]:
-    by_length: dict[int, dict[str, Measured]] = {}
-    for case in cases:
-        by_length.setdefault(case.length, {})[case.what] = case.measured
-    lengths = by_length.items()
+def _tables(measured: dict[int, dict[str, Measured]], corpus_tokens: int) -> list[Table]:
+    lengths = measured.items()
     return [
         Table(
             "Batches of an epoch",

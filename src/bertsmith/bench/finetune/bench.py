@@ -20,7 +20,7 @@ from bertsmith.base.log import say
 from bertsmith.bench.finetune.race import take_turns
 from bertsmith.bench.finetune.results import Result, speed_table
 from bertsmith.bench.finetune.rows import TASKS, BenchTask, Prepared, prepare_task
-from bertsmith.bench.finetune.side import OURS, TRANSFORMERS, Case, Setting, Side, cases_of
+from bertsmith.bench.finetune.side import OURS, TRANSFORMERS, Case, Side, cases_of
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.process import Child, OutOfTime, SideFailed
 from bertsmith.bench.step.race import FEWEST_ROUNDS, MOST_ROUNDS
@@ -98,8 +98,8 @@ class FinetuneBench:
             with ExitStack() as alive:
                 device, children = str(self.device.torch_device), dict[Side, Child]()
                 for number, side in enumerate(sides or (every[0].ours,)):
-                    setting = Setting(self.model, device, folder / str(number), self.deadline)
-                    children[side] = alive.enter_context(side.start(prepared, setting))
+                    child = side.start(prepared, self.model, device, folder / str(number), self.deadline)
+                    children[side] = alive.enter_context(child)
                 if cases:
                     self._race(prepared, children, cases)
                 if profiled and every[0].ours in children:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -13,16 +13,6 @@ from bertsmith.bench.process import Child, environment_of
 OURS: Literal["ours"] = "ours"
 TRANSFORMERS: Literal["transformers"] = "transformers"
 _MODULES = {OURS: "bertsmith.bench.finetune.ours", TRANSFORMERS: "bertsmith.bench.finetune.peer"}
-
-
-@dataclass(frozen=True)
-class Setting:
-    """model: a Hugging Face folder. device: such as "cpu". folder: a new one. deadline: of time.monotonic()."""
-
-    model: Path
-    device: str
-    folder: Path
-    deadline: float
 
 
 @dataclass(frozen=True)
@@ -41,14 +31,15 @@ class Side:
         numbers = "bf16 autocast" if self.precision == "bf16" else "fp32"
         return f"{TRANSFORMERS}, {numbers}{', grouped by length' if self.grouped else ' as shipped'}"
 
-    def start(self, task: Prepared, setting: Setting) -> Child:
-        """Its process, which is ready later."""
+    def start(self, task: Prepared, model: Path, device: str, folder: Path, deadline: float) -> Child:
+        """Its process, which is ready later. model: a Hugging Face folder. device: such as "cpu". folder: a new one.
+        deadline: of time.monotonic()."""
         environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(self.side == OURS)}
-        if self.side == TRANSFORMERS and setting.device.startswith("cuda"):
-            environment["CUDA_VISIBLE_DEVICES"] = _alone(setting.device)
-            setting = replace(setting, device="cuda")
-        spec = {**asdict(self), "task": asdict(task), **asdict(setting)}
-        return Child(_MODULES[self.side], spec, setting.folder / "process", environment, setting.deadline)
+        if self.side == TRANSFORMERS and device.startswith("cuda"):
+            environment["CUDA_VISIBLE_DEVICES"] = _alone(device)
+            device = "cuda"
+        spec = {**asdict(self), "task": asdict(task), "model": model, "device": device, "folder": folder}
+        return Child(_MODULES[self.side], spec, folder / "process", environment, deadline)
 
 
 def _alone(device: str) -> str:

@@ -185,7 +185,7 @@ def _row(texts: TextSet, side: Side, rounds: Sequence[Sequence[float]], at_once:
         "case": texts.name,
         "side": side.label,
         "texts_per_second": rate,
-        "tokens_per_second": rate * texts.tokens / len(texts.texts),
+        "tokens_per_second": rate * sum(texts.tokens) / len(texts.texts),
         "calls": len(every),
         "at_once": at_once or None,
         "threads": child.ready()["threads"],

@@ -31,13 +31,13 @@ REAL, QUICK_REAL = (96, 32), (16, 4)
 
 @dataclass(frozen=True)
 class TextSet:
-    """rows: that a call gets; 0 for all of them. tokens: of all texts, special ones included. every: whether a turn
-    gives each text at least once, as it must where some are longer than others."""
+    """rows: that a call gets; 0 for all of them. tokens: of each text as far as the model reads it, special ones
+    included. every: whether a turn gives each text at least once, as it must where some are longer than others."""
 
     name: str
     texts: list[str]
     rows: int
-    tokens: int
+    tokens: list[int]
     every: bool = False
 
 
@@ -89,7 +89,7 @@ def texts_of_length(tokenizer: Tokenizer, length: int, batch: int) -> TextSet:
     words = [piece for piece in tokenizer.pieces if piece.isascii() and piece.isalnum() and len(piece) > 2]
     draw = random.Random(length)
     texts = [" ".join(draw.choices(words, k=length - _SPECIAL_TOKENS)) for _ in range(max(64, batch))]
-    return TextSet(f"{batch} x {length}", texts, batch, length * len(texts))
+    return TextSet(f"{batch} x {length}", texts, batch, [length] * len(texts))
 
 
 def ragged_texts(tokenizer: Tokenizer, longest: int, sentences: int, paragraphs: int) -> TextSet | None:
@@ -106,4 +106,4 @@ def ragged_texts(tokenizer: Tokenizer, longest: int, sentences: int, paragraphs:
     draw.shuffle(texts)
     lengths = [min(len(ids) + _SPECIAL_TOKENS, longest) for ids in tokenizer.encode_ids(texts)]
     name = f"{len(texts)} real texts of {min(lengths)} to {max(lengths)} tokens"
-    return TextSet(name, texts, 0, sum(lengths))
+    return TextSet(name, texts, 0, lengths)

@@ -20,7 +20,7 @@ from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.predict.side import OURS as OFFLINE
 from bertsmith.bench.predict.side import Folders
 from bertsmith.bench.predict.side import Side as OfflineSide
-from bertsmith.bench.predict.texts import QUICK_REAL, REAL, chosen_classifier, ragged_texts, texts_of_length
+from bertsmith.bench.predict.texts import QUICK_REAL, REAL, TextSet, chosen_classifier, ragged_texts, texts_of_length
 from bertsmith.bench.process import Child, OutOfTime, SideFailed, environment_of
 from bertsmith.bench.serve.client import HOST, Address, ask_once
 from bertsmith.bench.serve.faults import KINDS
@@ -87,26 +87,15 @@ def _rules(plan: Plan) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class Texts:
-    """tokens: of each text as far as the model reads it, special ones included."""
-
-    name: str
-    texts: list[str]
-    tokens: list[int]
-
-
-def _texts(predictor: Predictor, quick: bool) -> Texts:
+def _texts(predictor: Predictor, quick: bool) -> TextSet:
     """Real texts, or made ones where the data folder has none."""
     tokenizer, longest = predictor.tokenizer, predictor.max_length
-    found = ragged_texts(tokenizer, longest, *(QUICK_REAL if quick else REAL))
-    if found:
-        name, texts = found.name, found.texts
-    else:
-        made = [texts_of_length(tokenizer, length, 1).texts[:4] for length in _MADE_LENGTHS]
-        texts = [text for several in zip(*made, strict=True) for text in several]
-        name = f"{len(texts)} made ones; SST-2 and SQuAD are not in the data folder ($BERTSMITH_DATA)"
-    return Texts(name, texts, [min(len(ids) + 2, longest) for ids in tokenizer.encode_ids(texts)])
+    if found := ragged_texts(tokenizer, longest, *(QUICK_REAL if quick else REAL)):
+        return found
+    made = [texts_of_length(tokenizer, length, 1).texts[:4] for length in _MADE_LENGTHS]
+    texts = [text for several in zip(*made, strict=True) for text in several]
+    name = f"{len(texts)} made ones; SST-2 and SQuAD are not in the data folder ($BERTSMITH_DATA)"
+    return TextSet(name, texts, 0, [min(len(ids) + 2, longest) for ids in tokenizer.encode_ids(texts)])
 
 
 def _sides(options: BenchOptions) -> list[Side]:
@@ -126,7 +115,7 @@ class ServeBench:
 
     options: BenchOptions
     model: Path
-    texts: Texts
+    texts: TextSet
     expected: list[dict[str, float]]
     plan: Plan
     folder: Path
