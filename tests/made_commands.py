@@ -15,11 +15,18 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import IO, Any, Self
 
+import pytest
 from tqdm import tqdm
 
 from bertsmith.base.processes import without_main_module
 from bertsmith.cli import main
 from made_runs import PATIENCE, fork_server
+
+
+def called(script: Any, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> Any:
+    """Runs an imported script of `benchmarks` as from a command line; gives its exit status, if it has one."""
+    monkeypatch.setattr(sys, "argv", [f"{script.__name__}.py", *map(str, arguments)])
+    return script.main()
 
 
 def bertsmith(*arguments: str) -> int:

@@ -20,6 +20,7 @@ from bertsmith.bench.process import OutOfTime, SideFailed
 from bertsmith.cli import main
 from bertsmith.inference.backends.exported import BACKENDS
 from bertsmith.tokens.tokenizer import Tokenizer
+from made_commands import called
 from made_heads import made_head, made_short_classifier
 from made_rows import PIECES, WORDS
 
@@ -251,8 +252,7 @@ def test_a_model_that_answers_no_single_texts_is_refused(tmp_path: Path) -> None
 
 
 def test_the_profile_shares_out_all_of_the_time(real_texts: None, script: Any, monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setattr("sys.argv", ["predict_profile.py", "fp32", "--quick"])
-    script("predict_profile").main()
+    called(script("predict_profile"), monkeypatch, "fp32", "--quick")
     lines = capsys.readouterr().out.splitlines()
     operators = lines[next(place for place, line in enumerate(lines) if line.startswith("operator")) + 1 :]
     assert any(line.startswith("aten::addmm ") for line in operators)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
+
+from made_commands import called
 
 
 @pytest.fixture
@@ -52,10 +55,7 @@ def test_runs_go_into_one_file_and_are_not_run_again(peer, tmp_path, monkeypatch
     monkeypatch.setattr(peer, "pairs", lambda data, most: ([{}] * 4, [{}] * (2 if most is None else most)))
     out = tmp_path / "scores.json"
 
-    def call(*extra):
-        arguments = ["embed_peer.py", "run", "--data", str(tmp_path), "--out", str(out), "--starts", "minilm"]
-        monkeypatch.setattr("sys.argv", [*arguments, *extra])
-        peer.main()
+    call = partial(called, peer, monkeypatch, "run", "--data", tmp_path, "--out", out, "--starts", "minilm")
 
     call("--seeds", "1")
     call("--seeds", "1", "2")

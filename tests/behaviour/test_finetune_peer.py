@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+
+from made_commands import called
 
 
 @pytest.fixture
@@ -120,10 +123,7 @@ def test_runs_go_into_one_file_and_are_not_run_again(peer, tmp_path, monkeypatch
     monkeypatch.setattr(peer, "rows_of", lambda name, data, most: rows)
     out = tmp_path / "scores.json"
 
-    def call(*extra):
-        arguments = ["finetune_peer.py", "run", "--data", str(tmp_path), "--out", str(out), "--tasks", "mrpc"]
-        monkeypatch.setattr("sys.argv", [*arguments, *extra])
-        peer.main()
+    call = partial(called, peer, monkeypatch, "run", "--data", tmp_path, "--out", out, "--tasks", "mrpc")
 
     call("--seeds", "1")
     assert ran == [("classify", 4, 2, 1)] * 2

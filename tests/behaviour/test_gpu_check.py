@@ -18,6 +18,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.gpu import rows as gpu_rows
 from bertsmith.bench.gpu.rows import Rows
 from bertsmith.bench.process import OutOfTime
+from made_commands import called
 from made_gpu_checks import SECONDS, fine, found_check, made_parts
 from made_ranks import is_alive
 
@@ -101,9 +102,8 @@ def test_a_row_that_fails_is_named_and_those_before_it_are_in_the_file_already(
         assert [each["case"] for each in kept()["failed"]] == ["broken", "buggy", "slow"]
         fine(rows, name, deadline)
 
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to)])
     monkeypatch.setattr(check, "check_parts", made_parts(fine, broken, buggy, slow, last))
-    assert check.main() == 0
+    assert called(check, monkeypatch, "--json", to) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[:4] == [
         f"gpu-check: 2 rows in {to}, 3 not measured",
@@ -127,9 +127,8 @@ def test_a_kernel_that_is_not_exact_and_tests_that_fail_are_told_by_the_exit_sta
         rows.add({"case": check.TESTS, "figure": 0.0, "ended": "FAILED"})
 
     for measure, named in ((wrong, "wrong"), (failed, check.TESTS)):
-        monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(tmp_path / f"{measure.__name__}.json")])
         monkeypatch.setattr(check, "check_parts", made_parts(fine, measure))
-        assert check.main() == 1
+        assert called(check, monkeypatch, "--json", tmp_path / f"{measure.__name__}.json") == 1
         assert f"NOT AS IT MUST BE: {named}" in capsys.readouterr().out
 
 
@@ -143,9 +142,8 @@ def test_rows_stand_beside_what_was_expected_of_them(
         rows.add({"case": name, "figure": 1000.0})
 
     to = tmp_path / "rows.json"
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to)])
     monkeypatch.setattr(check, "check_parts", made_parts(fine, counted))
-    assert check.main() == 0
+    assert called(check, monkeypatch, "--json", to) == 0
     assert capsys.readouterr().out.splitlines()[-1].split() == [
         "counted",
         "tokens/s",
@@ -159,9 +157,8 @@ def test_rows_stand_beside_what_was_expected_of_them(
 
 
 def test_a_tiny_check_has_no_place_among_the_results(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--tiny"])
     with pytest.raises(SystemExit) as ended:
-        check.main()
+        called(check, monkeypatch, "--tiny")
     assert ended.value.code == 2
 
 
@@ -185,11 +182,9 @@ def test_rows_are_chosen_by_expressions_in_their_order(
     monkeypatch.setattr(check, "time", clock)
     monkeypatch.setattr(gpu_rows, "time", clock)
     to = str(tmp_path / "rows.json")
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", to, "--seconds", "30", "--only", "^th", "fi.*t$"])
-    assert check.main() == 0
+    assert called(check, monkeypatch, "--json", to, "--seconds", "30", "--only", "^th", "fi.*t$") == 0
     assert measured == [("third", 1030.0), ("first", 1030.0)]
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", to, "--only", "nothing"])
-    assert check.main() == 2
+    assert called(check, monkeypatch, "--json", to, "--only", "nothing") == 2
     assert "no row has a name with 'nothing'" in capsys.readouterr().err
 
 
@@ -197,8 +192,7 @@ def test_the_tables_of_a_stored_file_are_shown(
     check: Any, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stored = repository / "benchmarks" / "results" / "nvidia-h200.json"
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--show", str(stored)])
-    assert check.main() == 0
+    assert called(check, monkeypatch, "--show", stored) == 0
     said = capsys.readouterr().out
     for title in (
         "The largest error beside float64",
@@ -236,8 +230,7 @@ def test_rows_have_the_time_of_their_part_and_what_is_left_is_named(
     monkeypatch.setattr(check, "time", clock)
     monkeypatch.setattr(gpu_rows, "time", clock)
     monkeypatch.setattr(check, "check_parts", made_parts(hanging, first, second, third))
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(tmp_path / "rows.json")])
-    assert check.main() == 0
+    assert called(check, monkeypatch, "--json", tmp_path / "rows.json") == 0
     assert deadlines == [1000 + 2 * 2.5 * SECONDS, 1000 + check.TOTAL_SECONDS]
     assert check.TOTAL_SECONDS <= 9 * 60 - 30
     said = capsys.readouterr().out

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.gpu.rows import Rows
 from bertsmith.bench.process import OutOfTime
+from made_commands import called
 from made_gpu_checks import fine, found_check, made_parts
 
 
@@ -30,15 +30,13 @@ def test_without_a_gpu_it_lists_the_rows_that_a_file_lacks(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     stored = repository / "benchmarks" / "results" / "nvidia-h200.json"
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--go-on", "--json", str(stored)])
-    assert check.main() == 0
+    assert called(check, monkeypatch, "--go-on", "--json", stored) == 0
     listed = {line.strip().partition(" (expected")[0] for line in capsys.readouterr().out.splitlines()}
     there = {row["case"] for row in json.loads(stored.read_text())["rows"]}
     assert "ladder: fp32, padded" in listed - there
     assert not listed & there
     chosen = "large, 64 full at 512: bf16"
-    monkeypatch.setattr(sys, "argv", [*sys.argv, "--again", "--only", chosen])
-    assert check.main() == 0
+    assert called(check, monkeypatch, "--go-on", "--json", stored, "--again", "--only", chosen) == 0
     assert chosen in capsys.readouterr().out, "which is there already"
 
 
@@ -47,15 +45,13 @@ def test_without_a_gpu_it_lists_the_calls_of_what_is_asked_for(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(check, "check_parts", made_parts(first, second, third))
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--seconds", "80", "--only", "third", "ir", "second"])
-    assert check.main() == 0
+    assert called(check, monkeypatch, "--seconds", "80", "--only", "third", "ir", "second") == 0
     _, *lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     calls = [lines.index(line) for line in lines if line.startswith("in call")]
     assert lines[calls[0]].endswith("expected to take 80 s:")
     assert lines[calls[0] + 1 : calls[1]] == ["40 s for", "third", "40 s for", "first"]
     assert lines[calls[1] :] == ['in call 2 with ARGS="--go-on", expected to take 40 s:', "40 s for", "second"]
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--only", "fourth"])
-    assert check.main() == 2
+    assert called(check, monkeypatch, "--only", "fourth") == 2
     assert "no row has a name with 'fourth'" in capsys.readouterr().err
 
 
@@ -79,9 +75,8 @@ def test_a_file_that_is_none_of_rows_is_named_and_left_as_it_is(
     path = tmp_path / "other.json"
     path.write_text(content)
     monkeypatch.setattr(check, "check_parts", made_parts(fine))
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", *options, str(path)])
     with pytest.raises(BertsmithError, match=r"no rows of make gpu-check|is not JSON") as error:
-        check.main()
+        called(check, monkeypatch, *options, path)
     assert error.value.where == str(path)
     assert path.read_text() == content
 
@@ -103,22 +98,19 @@ def test_a_call_goes_on_where_the_one_before_ended(
 
     monkeypatch.setattr(check, "check_parts", made_parts(first, second))
     for more in ([], ["--go-on"]):
-        monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), *more])
-        assert check.main() == 0
+        assert called(check, monkeypatch, "--json", to, *more) == 0
     assert measured == ["first", "second", "second"]
     kept = json.loads(to.read_text())
     assert [(row["case"], row["call"]) for row in kept["rows"]] == [("first", 1), ("second", 2)]
     assert kept["failed"] == []
     assert [call["command"].partition("--json")[0] for call in kept["calls"]] == ['make gpu-check ARGS="'] * 2
     assert [part["first"] for part in kept["part_seconds"]] == ["first", "second", "second"]
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to)])
-    assert check.main() == 2, "rows that were measured are not thrown away"
+    assert called(check, monkeypatch, "--json", to) == 2, "rows that were measured are not thrown away"
     assert "has 2 rows, which would be lost" in capsys.readouterr().err
     assert json.loads(to.read_text()) == kept
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), "--go-on"])
     to.write_text(json.dumps({**kept, "gpu": "another"}))
     with pytest.raises(SystemExit, match="rows of another, not A GPU 80GB"):
-        check.main()
+        called(check, monkeypatch, "--json", to, "--go-on")
 
 
 def test_what_was_wrong_is_measured_again_and_what_failed_comes_last(
@@ -141,8 +133,7 @@ def test_what_was_wrong_is_measured_again_and_what_failed_comes_last(
     monkeypatch.setattr(check, "check_parts", made_parts(broken, inexact, tests))
     for status, more in ((1, []), (1, ["--only", "broken"]), (0, []), (0, ["--only", "tests"])):
         again = ["--go-on"] if to.is_file() else []
-        monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), *again, *more])
-        assert check.main() == status
+        assert called(check, monkeypatch, "--json", to, *again, *more) == status
     assert measured == ["broken", "inexact", "tests", "broken", "inexact", "broken", "tests"]
     kept = json.loads(to.read_text())
     assert [(row["case"], row["call"]) for row in kept["rows"]] == [("inexact", 3), ("tests", 3)]
@@ -166,9 +157,8 @@ def test_what_is_asked_for_without_its_rows_is_refused(
     said: str,
 ) -> None:
     monkeypatch.setattr(check, "check_parts", made_parts(fine))
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(tmp_path / "rows.json"), *more])
     with pytest.raises(SystemExit) as ended:
-        check.main()
+        called(check, monkeypatch, "--json", tmp_path / "rows.json", *more)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -189,8 +179,7 @@ def test_chosen_rows_are_measured_anew_and_those_told_in_part(
 
     monkeypatch.setattr(check, "check_parts", made_parts(in_part, whole))
     for more in ([], ["--go-on"], ["--go-on", "--again", "--only", "wh"], ["--go-on"]):
-        monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), *more])
-        assert check.main() == 0
+        assert called(check, monkeypatch, "--json", to, *more) == 0
     assert measured == ["in_part", "whole", "in_part", "whole"]
     assert [(row["case"], row["call"]) for row in json.loads(to.read_text())["rows"]] == [("in_part", 2), ("whole", 3)]
 

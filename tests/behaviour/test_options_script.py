@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
+from functools import partial
 
 import numpy as np
 import pytest
 
 from bertsmith.tasks.settings import FinetuneSettings
+from made_commands import called
 
 
 @pytest.fixture
@@ -34,10 +35,7 @@ def test_runs_go_into_one_file_and_are_not_run_again(script, tmp_path, monkeypat
     monkeypatch.setattr(script, "rows_of", lambda name, data, most: rows)
     out = tmp_path / "options.json"
 
-    def call(*extra):
-        arguments = ["finetune_options.py", "run", "--data", str(tmp_path), "--out", str(out), "--tasks", "mrpc"]
-        monkeypatch.setattr(sys, "argv", [*arguments, *extra])
-        script.main()
+    call = partial(called, script, monkeypatch, "run", "--data", tmp_path, "--out", out, "--tasks", "mrpc")
 
     call("--options", "default", "frozen-layers-2")
     assert ran == [(seed, changes) for seed in range(1, 6) for changes in ({}, {"frozen_layers": 2})]
@@ -46,8 +44,7 @@ def test_runs_go_into_one_file_and_are_not_run_again(script, tmp_path, monkeypat
     with pytest.raises(SystemExit, match="other settings"):
         call("--precision", "bf16")
     capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", ["finetune_options.py", "table", str(out)])
-    script.main()
+    called(script, monkeypatch, "table", out)
     *_, line = capsys.readouterr().out.splitlines()
     differences = np.arange(1, 6.0)
     assert line.split()[-3:] == ["+3.00", f"{differences.std(ddof=1) / 5**0.5:.2f}", "+4.2"]

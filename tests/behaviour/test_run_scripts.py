@@ -21,6 +21,7 @@ from bertsmith.base.device import choose_device
 from bertsmith.base.locks import alone_in
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.training.run_folder import Run
+from made_commands import called
 from made_runs import signalled_after, small_corpus
 
 # One layer of 32, so that a run takes a second.
@@ -36,12 +37,6 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> None:
 def drawn(png: Path) -> list[object]:
     """The flags for a picture, where one can be drawn."""
     return ["--png", png] if importlib.util.find_spec("matplotlib") else []
-
-
-def called(script: Any, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    """Runs the script as from a command line."""
-    monkeypatch.setattr(sys, "argv", [script.__name__, *map(str, arguments)])
-    script.main()
 
 
 @pytest.mark.parametrize(
