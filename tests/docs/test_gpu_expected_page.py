@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import runpy
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from made_commands import called
 from made_pages import ROOT, blocks, page, typed
 
 PAGE = page("gpu-expected.md")
@@ -27,12 +28,10 @@ def test_the_commands_run(tmp_path: Path) -> None:
 
 
 def test_the_tables_are_those_of_the_stored_rows(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    benchmarks = ROOT / "benchmarks"
-    monkeypatch.syspath_prepend(str(benchmarks))
-    monkeypatch.setattr(sys, "argv", ["gpu_expected.py", "table", str(benchmarks / "results" / "gpu-expected.json")])
-    runpy.run_path(str(benchmarks / "gpu_expected.py"), run_name="__main__")
+    stored = ROOT / "benchmarks" / "results" / "gpu-expected.json"
+    called(script("gpu_expected"), monkeypatch, "table", stored)
     said = capsys.readouterr().out
     lines = PAGE.splitlines()
     assert len(said) > 1000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 from collections.abc import Callable
 from statistics import median
 from typing import Any
@@ -19,6 +17,7 @@ from bertsmith.bench.scaling.bench import tables as tables_of_scaling
 from bertsmith.bench.serve.results import tables_of as tables_of_serving
 from bertsmith.bench.step.results import ladder_table, steps_table, time_table
 from bertsmith.bench.table import Table
+from made_commands import called
 from made_pages import ROOT, page
 
 NAMES = {"bert-mini": "bert-mini", "bert-base-nvlamb": "BERT-base"}
@@ -263,28 +262,26 @@ def test_no_page_waits_for_a_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "results", "last", "shown"),
+    ("name", "results", "last", "shown"),
     [
-        ("finetune_peer.py", "finetune-peer.json", "mrpc", "finetuning.md"),
-        ("finetune_options.py", "finetune-options.json", "cola", "finetuning.md"),
-        ("distill_sst2.py", "distill-sst2.json", "taught", "distillation.md"),
-        ("embed_peer.py", "embed-peer.json", "minilm", "embeddings.md"),
-        ("export_parity.py", "export-parity.json", "masked words", "export.md"),
-        ("ladder.py", "ladder.json", "chosen", "runs/learning.md"),
+        ("finetune_peer", "finetune-peer.json", "mrpc", "finetuning.md"),
+        ("finetune_options", "finetune-options.json", "cola", "finetuning.md"),
+        ("distill_sst2", "distill-sst2.json", "taught", "distillation.md"),
+        ("embed_peer", "embed-peer.json", "minilm", "embeddings.md"),
+        ("export_parity", "export-parity.json", "masked words", "export.md"),
+        ("ladder", "ladder.json", "chosen", "runs/learning.md"),
     ],
 )
 def test_a_table_is_what_its_script_prints(
-    script: str,
+    name: str,
     results: str,
     last: str,
     shown: str,
+    script: Callable[[str], Any],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    benchmarks = ROOT / "benchmarks"
-    monkeypatch.syspath_prepend(str(benchmarks))
-    monkeypatch.setattr(sys, "argv", [script, "table", str(benchmarks / "results" / results)])
-    runpy.run_path(str(benchmarks / script), run_name="__main__")
+    called(script(name), monkeypatch, "table", ROOT / "benchmarks" / "results" / results)
     printed = capsys.readouterr().out
     assert last in printed
     assert "\n".join(line.rstrip() for line in printed.splitlines()) in page(shown)

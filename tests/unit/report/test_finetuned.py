@@ -65,6 +65,10 @@ def write_classes(of: Classified, text: str = "a text") -> Callable[[Path], None
     return lambda folder: report_classes(folder, about(len(of.true), text), of, calibrate(of.logits, of.true))
 
 
+def doubts_of(found: Parsed) -> list[list[str]]:
+    return next(rows for name, rows in found.tables.items() if name.startswith("Likeliest label errors"))
+
+
 def test_a_classifier(shown: Callable[..., Parsed]) -> None:
     of = classified()
     found = shown(write_classes(of))
@@ -87,7 +91,7 @@ def test_a_classifier(shown: Callable[..., Parsed]) -> None:
     assert colours[1:] == ["c1", "c0"], "orange before and blue after, as in calibration.png"
     bins = found.tables["Bins of the calibration"][1:]
     assert sum(int(row[2]) for row in bins if row[0] == "before") == 200
-    doubts = found.tables[next(name for name in found.tables if name.startswith("Likeliest label errors"))]
+    doubts = doubts_of(found)
     assert len(doubts) == 1 + min(20, int((of.true != of.predicted).sum()))
 
 
@@ -116,8 +120,7 @@ def test_rows_with_several_labels(shown: Callable[..., Parsed]) -> None:
     given = found.tables["Labels given"][1:]
     both = (true & (logits > 0)).sum(0)
     assert [[row[0], int(row[1])] for row in given] == [[name, both[at]] for at, name in enumerate("abc")]
-    doubts = next(name for name in found.tables if name.startswith("Likeliest label errors"))
-    assert found.tables[doubts][0][:4] == ["where", "label", "given", "suggested"]
+    assert doubts_of(found)[0][:4] == ["where", "label", "given", "suggested"]
 
 
 def test_numbers(shown: Callable[..., Parsed]) -> None:
@@ -125,8 +128,7 @@ def test_numbers(shown: Callable[..., Parsed]) -> None:
     predicted = draw.normal(size=100)
     found = shown(lambda folder: report_numbers(folder, about(100), predicted, predicted + draw.normal(size=100) / 4))
     assert len(found.tables["Parts of the calibration"]) == 11
-    doubts = next(name for name in found.tables if name.startswith("Likeliest label errors"))
-    assert found.tables[doubts][0] == ["where", "given", "suggested", "text", "difference", "deviations"]
+    assert doubts_of(found)[0] == ["where", "given", "suggested", "text", "difference", "deviations"]
 
 
 def test_choices(shown: Callable[..., Parsed]) -> None:
@@ -134,8 +136,7 @@ def test_choices(shown: Callable[..., Parsed]) -> None:
     found = shown(lambda folder: report_choices(folder, about(60), of, texts))
     assert found.column("Figures with 95% intervals").keys() == {"accuracy"}
     assert [row[0] for row in found.tables["Classes"][1:]] == list(of.names)
-    doubts = next(name for name in found.tables if name.startswith("Likeliest label errors"))
-    assert found.tables[doubts][1][1] in texts[0]
+    assert doubts_of(found)[1][1] in texts[0]
 
 
 def test_questions(shown: Callable[..., Parsed]) -> None:
@@ -147,7 +148,7 @@ def test_questions(shown: Callable[..., Parsed]) -> None:
     figures = found.column("Figures with 95% intervals")
     assert figures.keys() == {"exact match", "f1", "HasAns exact", "HasAns f1", "NoAns exact", "NoAns f1"}
     assert [row[0] for row in found.tables["Classes"][1:]] == ["with an answer", "without an answer"]
-    doubts = found.tables[next(name for name in found.tables if name.startswith("Likeliest label errors"))]
+    doubts = doubts_of(found)
     assert doubts[0] == ["where", "given", "suggested", "text", "probability", "loss"]
     assert doubts[1][1:3] == ["gold", "near"]
 
