@@ -230,7 +230,7 @@ def quickstart(sources: Sequence[str], out: str | Path, budget: Literal["tiny", 
     work.stage("prepare", work.prepare)
     trained = work.stage("pre-train", work.pretrain)
     labelled = work.stage("label", work.label)
-    figures = [_figure(each) for each in trained["figures"]]
+    figures = [Figure(**{name: each[name] for name in each if name != "reached"}) for each in trained["figures"]]
     if labelled["rows"]:
         with each_warning_once():  # both read the same rows, of which each would say the same
             tuned = work.stage("fine-tune", work.finetune)
@@ -249,10 +249,6 @@ def quickstart(sources: Sequence[str], out: str | Path, budget: Literal["tiny", 
         print(table(figures))
     print(_ending(work, budget, figures, bool(labelled["rows"]), time.monotonic() - start))
     return figures
-
-
-def _figure(record: dict[str, Any]) -> Figure:
-    return Figure(**{name: value for name, value in record.items() if name != "reached"})
 
 
 def _ending(work: Quickstart, budget: str, figures: Sequence[Figure], classified: bool, seconds: float) -> str:

@@ -131,7 +131,8 @@ def calibration_lines(found: Sequence[Predicted]) -> list[str]:
 
 def _share_cells(row: Row) -> list[str]:
     where = [GPUS[row.gpu].name, row.precision, str(row.length), f"{row.rate:g}"]
-    return [*where, f"{product_share(row):.1%}", _whole(row)]
+    whole = row.sequence.flop(BERT_LARGE) * row.rate / GPUS[row.gpu].peak(row.precision)
+    return [*where, f"{product_share(row):.1%}", f"{whole:.1%}"]
 
 
 def _cells(each: Predicted) -> list[str]:
@@ -140,9 +141,3 @@ def _cells(each: Predicted) -> list[str]:
     mark = "*" if row.is_excluded else ""
     where = [GPUS[row.gpu].name, row.precision, str(row.length), f"{row.hosts} x {row.gpus}"]
     return [*where, f"{row.rate:,.10g}", f"{each.rate:,.0f}", f"{each.error:+.1%}{mark}", *ms]
-
-
-def _whole(row: Row) -> str:
-    """The share of the peak that the whole step has."""
-    flops = row.sequence.flop(BERT_LARGE) * row.rate
-    return f"{flops / GPUS[row.gpu].peak(row.precision):.1%}"
