@@ -81,13 +81,13 @@ def test_rows_of_several_long_texts_are_learned_in_windows_and_predicted_so(
     made: Callable[[int, int], Rows],
     metric: str,
 ) -> None:
-    quick: dict[str, Any] = {"epochs": 9, "learning_rate": 5e-3} if kind == "choice" else {"epochs": 14}
-    train, dev = made(160, 1), made(40, 2)
+    quick: dict[str, Any] = {"epochs": 9, "learning_rate": 5e-3} if kind == "choice" else {"epochs": 16}
+    train, dev = made(160 if kind == "choice" else 240, 1), made(40, 2)
     settings = replace(QUICK, windows=True, window_overlap=4, max_length=24, **quick)
     result = bertsmith.finetune(kind, model, train, dev, tmp_path / "run", settings=settings)
     assert result.truncated["train"].rows == result.truncated["dev"].rows == 0
     cut = bertsmith.finetune(kind, model, train, dev, None, settings=replace(QUICK, max_length=24, epochs=3))
-    assert cut.truncated["train"].rows == 160
+    assert cut.truncated["train"].rows == len(train)
     assert result.mean > 0.9 > cut.mean + 0.2
     predictor = Predictor(tmp_path / "run", "cpu", precision="fp32")
     assert predictor.evaluate(predictor.examples(dev))[metric] == pytest.approx(result.mean)

@@ -17,6 +17,7 @@ from bertsmith.tasks.reading.files import is_pipe, name_of, named_rows, no_list
 from bertsmith.tasks.reading.overlap import text_key
 from bertsmith.tasks.reading.parts import Parts, hold_out, name_of_part, read_parts, warn_of_copies, warn_of_groups
 from bertsmith.tasks.reading.records import Columns, Record, Source, unused_columns
+from bertsmith.tasks.report.parts import CROSS_FITTED
 from bertsmith.tasks.sequences import Sequences, empty_in_words
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Examples, Task
@@ -68,6 +69,8 @@ def encode_sources(
         say(f"windows of {max_length} tokens share at most half of what they hold of a text, not {task.overlap} tokens")
     for line in task.description():
         say(line)
+    if task.tunes_each_time:
+        say(f"dev figures: {CROSS_FITTED}")
     _show(parts["train"], task, tokenizer)
     return task, parts
 

@@ -105,6 +105,8 @@ class TaskObjective:
                 if ranks.is_first():
                     self.keep(examples.part, scores)
                 found = self.task.evaluate(scores, examples)
+                if part == "dev" and self.task.tunes_each_time:
+                    found = self.task.cross_fitted(scores, examples)
                 figures |= {("" if part == "dev" else f"{part}_") + name: value for name, value in found.items()}
         finally:
             self.model.train(training)

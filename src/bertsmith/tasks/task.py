@@ -343,6 +343,12 @@ class Task(Answering):
         """The task with what is fitted to the dev rows after training, such as thresholds."""
         return self
 
+    @property
+    def tunes_each_time(self) -> bool:
+        """Whether the dev rows are measured by `cross_fitted` while the model trains, too: by the thresholds that it
+        starts with a rare class may be given to no row, and then all epochs seem equal."""
+        return False
+
     def put_into(self, model: nn.Module) -> Self:
         """Puts what was fitted into the weights where these can hold it, so that every program that reads the folder
         gives the same scores. The task of such weights."""

@@ -221,6 +221,10 @@ class Classify(Task):
             say(f"threshold of '{self.positive}': {best.value:.4g}{why or f' ({what})'}")
         return task
 
+    @property
+    def tunes_each_time(self) -> bool:
+        return self.fits_threshold
+
     def put_into(self, model: nn.Module) -> Self:
         """Divides the head by the temperature."""
         with torch.no_grad():

@@ -210,13 +210,17 @@ class ManyLabels(Task):
             say(f"thresholds: 0.5 stays for {len(kept)} of {len(found)} labels ({why}): {', '.join(kept)}")
         return task
 
+    @property
+    def tunes_each_time(self) -> bool:
+        return self.fits == "tuned"
+
     def cross_fitted(self, scores: Floats, examples: Examples) -> dict[str, float]:
         predicted = self._predicted_by_others(window_means(scores, examples.sequences), examples)
         return {} if predicted is None else label_metrics(predicted, truths_of(examples) > 0)
 
     def _predicted_by_others(self, logits: Floats, examples: Examples) -> Bools | None:
         """The labels of each row by thresholds that are tuned on other rows; None where none is tuned."""
-        if set(self.thresholds) == {HALF}:
+        if set(self.thresholds) == {HALF} and not self.tunes_each_time:
             return None
         true, fold = truths_of(examples) > 0, folds_of(len(logits), FOLDS, groups_of(examples.records))
         return cross_fitted(yes_probabilities(logits), true, fold)

@@ -223,6 +223,11 @@ def test_thresholds_that_lower_the_metric_are_taken_only_on_demand(caplog):
         with caplog.at_level("INFO", "bertsmith"):
             found = task.tuned(logits(p), examples(task, records(*truths)))
         assert found.thresholds == pytest.approx(expected)
+        while_training = task.cross_fitted(logits(p), examples(task, records(*truths)))
+        assert while_training == (
+            found.cross_fitted(logits(p), examples(task, records(*truths))) if fits == "tuned" else {}
+        )
+        assert task.tunes_each_time == (fits == "tuned")
     assert sum("do not raise micro_f1" in message for message in caplog.messages) == 1
 
 
