@@ -22,6 +22,23 @@ T = TypeVar("T")
 U = TypeVar("U")
 _HELP = ("-h", "--help")
 _NUMBERS = {int: "a whole number", float: "a number"}
+# By the names of transformers' and NVIDIA's scripts.
+_NAMED_ELSEWHERE = {
+    "bert_model": "model",
+    "label_column_name": "columns.label",
+    "max_seq_length": "max_length",
+    "model_name_or_path": "model",
+    "num_train_epochs": "epochs",
+    "output_dir": "out",
+    "per_device_train_batch_size": "batch",
+    "test_file": "test",
+    "text_column_name": "columns.text",
+    "train_batch_size": "batch",
+    "train_file": "train",
+    "validation_file": "dev",
+    "warmup_proportion": "warmup",
+    "warmup_ratio": "warmup",
+}
 
 
 def leaves(kind: Any, prefix: str = "", extras: bool = False) -> Iterator[tuple[str, Any]]:
@@ -176,7 +193,9 @@ def _refuse_wrong(known: Mapping[str, Any], args: Sequence[str], prog: str, swit
             continue
         if name not in known:
             what = f"there is no flag {token.split('=', 1)[0]}"
-            raise BertsmithError(what, prog, nearest(flag(name), [flag(each) for each in known]))
+            ours = _NAMED_ELSEWHERE.get(name, name)
+            meant = ours if ours in known else name
+            raise BertsmithError(what, prog, nearest(flag(meant), [flag(each) for each in known]))
         if known[name] is bool:
             if "=" in token and not switches_have_values:
                 other = f"or {flag(_opposite(name))}" if _opposite(name) in known else "or leave it out"

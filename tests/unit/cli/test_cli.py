@@ -134,6 +134,12 @@ def test_help_says_that_no_triton_server_has_run_an_export(capsys):
     [
         (["pretran"], "there is no verb 'pretran'", "did you mean 'pretrain'?"),
         (["verify", "x", "--corpsu", "y"], "there is no flag --corpsu", "did you mean '--corpus'?"),
+        (
+            ["finetune", "qa", "--max_seq_length=384"],
+            "there is no flag --max_seq_length",
+            "did you mean '--max-length'?",
+        ),
+        (["predict", "m", "x", "--output_dir", "o"], "there is no flag --output_dir", "did you mean '--out'?"),
         (["finetune", "classify", "--lr", "1"], "there is no flag --lr", "did you mean '--learning-rate'?"),
         (["verify", "x", "--xy", "y"], "there is no flag --xy", "known are: --corpus"),
         (["verify"], "missing: CORPUS", "bertsmith verify --help"),
