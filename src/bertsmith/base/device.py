@@ -78,7 +78,7 @@ def choose_device(device: str = "auto", precision: str = "auto", fp32_products_o
     elif chosen.type == "cpu" and precision in ("bf16", "fp16"):
         best, reason = cpu_precision(this_processor())
         if precision != best:
-            warn(f"{precision} is slow on this CPU; auto would take {best} ({reason})", of_all_ranks=True)
+            warn(f"{precision} may be slow on this CPU, where {best} is the default ({reason})", of_all_ranks=True)
     tf32 = precision == "tf32"
     if tf32:
         _check_tf32(chosen)

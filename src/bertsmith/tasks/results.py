@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,8 +27,8 @@ TEST = "test_"
 
 @dataclass(frozen=True)
 class EpochResult:
-    """A measurement: after how many passes over the rows, the mean training loss since the one before it, and every
-    metric on the dev rows and, if given, the test rows."""
+    """A measurement: after how many passes over the rows, the mean training loss since the one before it, NaN where all
+    steps overflowed fp16, and every metric on the dev rows and, if given, the test rows."""
 
     train_loss: float
     dev: dict[str, float]
@@ -277,11 +278,12 @@ def _lost_records(path: Path, kind: str, label: int) -> BertsmithError:
 
 
 def _mean_loss(records: Sequence[Mapping[str, Any]], begin: int, end: int) -> float | None:
-    """The mean loss of a label over the steps of a seed behind `begin` and up to `end`; None without records of them.
-    records: of the seed."""
+    """The mean loss of a label over the steps of a seed behind `begin` and up to `end`; None without records of them,
+    NaN where no label counted. records: of the seed."""
     inside = [each for each in records if each["kind"] == "train" and begin < each["seed_step"] <= end]
     labels = sum(map(_weight, inside))
-    return float(sum(each["loss"] * _weight(each) for each in inside) / (labels or 1)) if inside else None
+    total = sum(each["loss"] * _weight(each) for each in inside)
+    return None if not inside else float(total / labels) if labels else math.nan
 
 
 def _weight(record: Mapping[str, Any]) -> float:

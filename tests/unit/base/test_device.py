@@ -71,7 +71,7 @@ def test_what_is_asked_for_and_slow_on_this_processor_is_warned_of(monkeypatch, 
     monkeypatch.setattr(device_module, "this_processor", lambda: processor)
     best, reason = cpu_precision(processor)
     choose_device("cpu", precision)
-    slow = f"warning: {precision} is slow on this CPU; auto would take {best} ({reason})"
+    slow = f"warning: {precision} may be slow on this CPU, where {best} is the default ({reason})"
     assert said.messages.count(slow) == (precision not in ("fp32", best))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -50,13 +51,13 @@ def test_a_seed_without_records_is_not_left_out() -> None:
 
 
 def test_records_of_steps_that_all_overflowed_fp16_are_not_missing() -> None:
-    """Their line is there, and nothing counts in it."""
+    """Their line is there, and nothing counts in it: no loss is known, which is not one of 0."""
     records = [
         {"kind": "train", "seed": 0, "seed_step": 1, "steps": 1, "loss": 0.0, "count": 0.0},
         {"kind": "evaluation", "seed": 0, "seed_step": 1, "accuracy": 0.5},
     ]
     (seed,) = results_of(Path("metrics.jsonl"), records, [0], "accuracy", 1, [1], 0)
-    assert seed.epochs[0].train_loss == 0.0
+    assert math.isnan(seed.epochs[0].train_loss)
     with pytest.raises(BertsmithError, match="records of seed 0 are missing"):
         results_of(Path("metrics.jsonl"), records[1:], [0], "accuracy", 1, [1], 0)
 
