@@ -19,6 +19,7 @@ from typing import Any
 from bertsmith.base.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
+    EXIT_OUR_BUG,
     EXIT_RANK_LOST,
     EXIT_STOPPED_AFTER_SAVING,
     BertsmithError,
@@ -142,6 +143,9 @@ class _Launcher:
             what, status = f"was killed by {signal.Signals(-status).name}{reason}", EXIT_RANK_LOST
         else:
             what = f"ended with status {status}"
+            if status == EXIT_OUR_BUG and self._stop is not None:
+                # Python ends so where SIGINT comes while it starts; a rank that has joined has given a verdict.
+                status = self._stop_status()
         verdict = Verdict(rank, this_host(), what, status, told=True)
         standing = Verdict.read(self._store.compare_set(VERDICT, "", verdict.text()))
         if standing == verdict and killed:
@@ -164,6 +168,9 @@ class _Launcher:
         if not any(statuses):
             return int(self._store.get(STOPPED)) if self._store.check([STOPPED]) else EXIT_DONE
         if self._stop is not None and -self._stop in statuses:  # by the signal passed on, before it could save
-            return EXIT_INTERRUPTED if self._stop == signal.SIGINT else EXIT_STOPPED_AFTER_SAVING
+            return self._stop_status()
         standing = Verdict.read(self._store.get(VERDICT)) if self._store.check([VERDICT]) else None
         return standing.status if standing is not None else EXIT_RANK_LOST
+
+    def _stop_status(self) -> int:
+        return EXIT_INTERRUPTED if self._stop == signal.SIGINT else EXIT_STOPPED_AFTER_SAVING

@@ -73,17 +73,27 @@ def test_a_stopped_rank_does_not_hide_another_s_end() -> None:
     assert ran("os.kill(os.getpid(), signal.SIGSTOP) if rank == '0' else sys.exit(2)", timeout=2) == 2
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "taken", "status"),
+    [
+        (signal.SIGTERM, "signal.SIG_DFL", 143),
+        (signal.SIGUSR1, "signal.SIG_DFL", 143),
+        (signal.SIGINT, "signal.SIG_DFL", 130),
+        (signal.SIGINT, "lambda *_: os._exit(1)", 130),
+    ],
+)
 def test_ranks_that_die_of_a_signal_before_they_can_save_were_stopped(
-    number: signal.Signals, status: int, tmp_path: Path
+    number: signal.Signals, taken: str, status: int, tmp_path: Path
 ) -> None:
+    """Python ends with status 1 where SIGINT comes while it starts."""
+
     def send() -> None:
         while len(list(tmp_path.iterdir())) < 2:
             time.sleep(0.05)
         os.kill(os.getpid(), number)
 
     threading.Thread(target=send, daemon=True).start()
-    ready = f"signal.signal(signal.SIGINT, signal.SIG_DFL); open({str(tmp_path)!r} + '/' + rank, 'w').close()"
+    ready = f"signal.signal({number}, {taken}); open({str(tmp_path)!r} + '/' + rank, 'w').close()"
     assert ran(f"{ready}; time.sleep(600)") == status
 
 
