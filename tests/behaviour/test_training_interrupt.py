@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -254,3 +255,26 @@ def test_a_stopped_run_is_marked_as_soon_as_it_is_saved(tmp_path: Path, monkeypa
         pretrain(RECIPE, corpus(), tmp_path / "run")
     assert marked == [True]
     assert (tmp_path / "run" / "stopped").read_text() == f"{stopped.value}\n"
+
+
+def test_one_that_comes_while_pytorch_loads_numpy_ends_the_command(tmp_path: Path) -> None:
+    """Raised there, PyTorch takes it for a numpy that is not installed, and continues with one that lacks parts."""
+    sending = """
+import os, sys
+left = ["numpy.matrixlib"]
+def look(event, given):
+    if event == "import" and given[0] in left:
+        left.clear()
+        os.kill(os.getpid(), 2)
+sys.addaudithook(look)
+"""
+    (tmp_path / "sitecustomize.py").write_text(sending)
+    found = subprocess.run(
+        [sys.executable, "-m", "bertsmith", *command(RECIPE, tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (found.returncode, found.stderr) == (130, "interrupted\n")
+    assert not (tmp_path / "run").exists()

@@ -124,6 +124,17 @@ def handled(handlers: Mapping[int, Handler]) -> Iterator[None]:
 
 
 @contextmanager
+def interrupt_waits() -> Iterator[None]:
+    """A Ctrl-C is answered when the block ends, by KeyboardInterrupt. For importing PyTorch: its C++ code takes what is
+    raised while it loads numpy for a numpy that is not installed, and continues, or it ends the process."""
+    noted: list[int] = []
+    with handled({signal.SIGINT: lambda number, _: noted.append(number)}):
+        yield
+    if noted:
+        raise KeyboardInterrupt
+
+
+@contextmanager
 def stop_on_signals(answer: str = StopSignal.answer, at_once: bool = False) -> Iterator[StopSignal]:
     """Notes SIGTERM, SIGUSR1 and SIGINT for the length of the block, as far as the system has them.
 
