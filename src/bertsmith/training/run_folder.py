@@ -54,6 +54,7 @@ _RUN_FILE_FIX = (
     "put back a copy of run.json; or give the same command another --out, stop it, and copy the run.json that it wrote"
 )
 _SHAPE = "recipe.model."
+_IN_RECIPE = ("recipe.", "settings.")
 # What earlier versions took for a part of what decides the result, and this one for how it is computed.
 _ONCE_FIXED = {
     "recipe.compile": "compile",
@@ -350,11 +351,10 @@ def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:
             f"{name} was {_short(known.get(name))}, is {_short(identity.get(name))}" for name in differing[:_SHOWN]
         )
         more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
-        raise BertsmithError(
-            f"this run was started with something else: {details}{more}",
-            path,
-            f"use the same, as {folder / RECIPE_FILE} has it, or another --out for a new run",
-        )
+        told = any(name.startswith(_IN_RECIPE) for name in differing)
+        same = f"use the same, as {folder / RECIPE_FILE} has it," if told else "use the same,"
+        what = f"this run was started with something else: {details}{more}"
+        raise BertsmithError(what, path, f"{same} or another --out for a new run")
     return started_on
 
 

@@ -28,6 +28,7 @@ from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.training.pretraining.evaluate import baselines
 from bertsmith.training.pretraining.phases import HeldOut, phase_stage
+from bertsmith.training.run_folder import check_same_run
 from bertsmith.training.shape import config_of, shaped_as
 from made_runs import corpus, figures, small_recipe, weights
 
@@ -295,6 +296,11 @@ def test_a_run_that_was_started_with_another_recipe_names_its_own(run: Run) -> N
         pretrain(small_recipe(phase1__steps=99), corpus(), run.folder, resume=True)
     assert f"use the same, as {run.folder / 'recipe.yaml'} has it" in caught.value.fix
     assert pretrain(run.folder / "recipe.yaml", corpus(), run.folder, resume=True).is_finished()
+    identity = json.loads((run.folder / "run.json").read_text())
+    del identity["begun_on"]
+    with pytest.raises(BertsmithError, match="started with something else: corpus") as caught:
+        check_same_run(run.folder, {**identity, "corpus": "another"})
+    assert caught.value.fix == "use the same, or another --out for a new run"  # of which a recipe says nothing
 
 
 def test_one_phase_alone(tmp_path: Path) -> None:
