@@ -105,6 +105,7 @@ class TaskObjective:
                 if ranks.is_first():
                     self.keep(examples.part, scores)
                 found = self.task.evaluate(scores, examples)
+                # By the thresholds of the start a rare class may be given to no row: all epochs would seem equal.
                 if part == "dev" and self.task.tunes_each_time:
                     found = self.task.cross_fitted(scores, examples)
                 figures |= {("" if part == "dev" else f"{part}_") + name: value for name, value in found.items()}

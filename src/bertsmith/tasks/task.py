@@ -255,8 +255,7 @@ class Task(Answering):
 
     @classmethod
     def learnable(cls, records: Sequence[Record], report: Report = pass_over) -> Sequence[Record]:
-        """The training rows without those that cannot be learned from. Says which these are, and why. report: is given
-        each of them."""
+        """The training rows that can be learned from. Says which others there are, and why. report: is given each."""
         return records
 
     @classmethod
@@ -291,8 +290,7 @@ class Task(Answering):
         return self.metric_of(settings)
 
     def examples(self, records: Sequence[Record], tokenizer: Tokenizer, max_length: int) -> Examples:
-        """Labelled records, encoded. Raises BertsmithError at what cannot be used, and at a label that the training
-        rows lack."""
+        """Labelled records, encoded. Raises BertsmithError at bad ones, and at labels that the training rows lack."""
         sequences = self.encode(records, tokenizer, max_length)
         units = np.arange(len(sequences.ids) + 1) if self.unit_is_sequence else sequences.row_offsets
         return Examples(records, sequences, self.targets(records, sequences), units)
@@ -345,8 +343,7 @@ class Task(Answering):
 
     @property
     def tunes_each_time(self) -> bool:
-        """Whether the dev rows are measured by `cross_fitted` while the model trains, too: by the thresholds that it
-        starts with a rare class may be given to no row, and then all epochs seem equal."""
+        """Whether the dev rows are measured by `cross_fitted` while the model trains, too."""
         return False
 
     def put_into(self, model: nn.Module) -> Self:
@@ -355,8 +352,7 @@ class Task(Answering):
         return self
 
     def cross_fitted(self, scores: Floats, examples: Examples) -> dict[str, float]:
-        """The metrics of the dev rows where each is decided by thresholds that were tuned on others, over 5 folds; {}
-        where no threshold is tuned."""
+        """The metrics of the dev rows by thresholds tuned on other dev rows, over 5 folds; {} where none is tuned."""
         return {}
 
     @abstractmethod
