@@ -97,11 +97,11 @@ class Child:
             )
         self.pid = self._process.pid
         self._rest = b""
-        self._ready: Answer = {}
+        self._ready: Answer | None = None
 
     def start_again(self) -> None:
         """Starts it anew if it was ready and ended since, so that what ended it ends no later question."""
-        if self._ready and "failed" not in self._ready and not self.is_alive:
+        if self._ready is not None and "failed" not in self._ready and not self.is_alive:
             self.close()
             self._start()
 
@@ -112,7 +112,8 @@ class Child:
 
     def ready(self) -> Answer:
         """Waits until it has loaded what it needs, and returns its first answer. SideFailed if it cannot run here."""
-        self._ready = self._ready or self._receive()
+        if self._ready is None:  # a side may have nothing to say: {}
+            self._ready = self._receive()
         return _checked(self._ready)
 
     def ask(self, do: str, **arguments: Any) -> Answer:

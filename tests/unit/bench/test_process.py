@@ -27,7 +27,7 @@ def start(spec):
         raise CannotHere("not on a Tuesday")
     if spec["fails"] == "bug":
         raise RuntimeError("a bug of ours")
-    return Odd(pid=os.getpid())
+    return Odd() if spec["fails"] == "silent" else Odd(pid=os.getpid())
 
 class Odd(Ready):
     def list(self):
@@ -128,6 +128,16 @@ def test_what_ended_after_it_was_ready_can_start_again(tmp_path, places):
         assert side.ask("echo") == {}
         assert side.ready()["pid"] == side.pid != first
     assert is_gone(side.pid)
+
+
+def test_what_has_nothing_to_say_when_it_is_ready_is_ready_as_often_as_it_is_asked(tmp_path, places):
+    with child(tmp_path, places, "silent", time.monotonic() + 200) as side:
+        assert side.ready() == side.ready() == {}
+        assert [side.ask("echo", more=each) for each in (1, 2)] == [{"more": 1}, {"more": 2}]
+        with pytest.raises(BertsmithError, match="last words"):
+            side.ask("exit")
+        side.start_again()
+        assert side.ask("echo") == {}
 
 
 def test_what_never_was_ready_does_not_start_again(tmp_path, places):
