@@ -131,6 +131,10 @@ def test_sizes_rise(sizes, source, tmp_path):
         bench_prepare(BenchOptions((source,), sizes=sizes), tmp_path)
 
 
+def test_a_length_that_is_named_twice_is_measured_once():
+    assert BenchOptions(lengths=(48, 32, 48)).sequence_lengths() == (48, 32)
+
+
 def test_an_unknown_bench_and_a_failing_side_are_said(tmp_path):
     with pytest.raises(BertsmithError, match="there is no bench 'prepair'") as raised:
         run_bench("prepair", BenchOptions(), [])

@@ -91,8 +91,8 @@ class BenchOptions(TypeChecked):
         return tuple(round(each * 1e6) for each in self.sizes or (_QUICK_SIZES_MB if self.quick else _SIZES_MB))
 
     def sequence_lengths(self) -> tuple[int, ...]:
-        """Those of batches and pretrain-step."""
-        return self.lengths or _LENGTHS
+        """Those of batches and pretrain-step, each once."""
+        return tuple(dict.fromkeys(self.lengths or _LENGTHS))
 
     def peers(self, known: Sequence[str], name: str) -> tuple[str, ...]:
         """What bench `name` compares with. Raises BertsmithError for a name that is not among `known`."""
