@@ -22,6 +22,7 @@ Named = tuple[str, Row | str]
 """A row with its name for messages, "file:line"."""
 OnError = Literal["stop", "skip"]
 T = TypeVar("T")
+_SKIP = "or use --on-error skip, which leaves such rows out and lists them"
 
 
 @dataclass(frozen=True)
@@ -155,11 +156,11 @@ def answer(work: PartWork, part: Part, on_error: OnError) -> Answered:
 
 
 def stop_at(error: BertsmithError, row: Any) -> None:
-    """The Report of "stop". A column that is missing is one of the file: without its rows nothing would be left."""
-    if isinstance(error, NoColumn):
+    """The Report of "stop". A column that is missing is one of the file: without its rows nothing would be left. An
+    error that it raised comes here again where that was among the answers."""
+    if isinstance(error, NoColumn) or error.fix.endswith(_SKIP):
         raise error
-    fix = "; ".join(filter(None, (error.fix, "or use --on-error skip, which leaves such rows out and lists them")))
-    raise BertsmithError(error.what, error.where, fix) from error
+    raise BertsmithError(error.what, error.where, "; ".join(filter(None, (error.fix, _SKIP)))) from error
 
 
 def _answer(work: PartWork, part: Part, rows: list[Named], report: Report) -> Answered:
