@@ -71,7 +71,9 @@ def check_same(found: Run, alone: Run, shares: bool = True, free: tuple[str, ...
     for ours, theirs in zip(found.metrics(), alone.metrics(), strict=True):
         assert ours.keys() == theirs.keys()
         for name in theirs.keys() - OF_THE_CLOCK - {"kind", "fill", "padding_share"}:
-            assert ours[name] == pytest.approx(theirs[name], rel=CLOSE), (theirs["kind"], theirs["step"], name)
+            # A correlation of 12 rows near 0 is the small difference of numbers near 1.
+            near = pytest.approx(theirs[name], rel=CLOSE, abs=CLOSE if name == "pearson" else None)
+            assert ours[name] == near, (theirs["kind"], theirs["step"], name)
     for ours, theirs in zip(found.metrics("evaluation"), alone.metrics("evaluation"), strict=True) if shares else ():
         assert ours == theirs, "scores are shares of rows, which rounding does not move"
     ours, theirs = (load_file(run.model / "model.safetensors") for run in (found, alone))
