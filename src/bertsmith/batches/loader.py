@@ -122,5 +122,7 @@ class Loader:
     def _log_epochs(self, step: Step) -> None:
         """Of ten epochs and more every tenth, of a hundred every hundredth: a small corpus may have several a step."""
         for epoch, account in step.started_epochs if self.rank == 0 else ():
-            if epoch % 10 ** (len(str(epoch)) - 1) == 0:
-                say(f"epoch {epoch} (phase {self.order.epochs.phase}): {account}")
+            every = 10 ** (len(str(epoch)) - 1)
+            if epoch % every == 0:
+                fewer = f"; from here on every {every}th epoch is logged" if epoch == every > 1 else ""
+                say(f"epoch {epoch} (phase {self.order.epochs.phase}): {account}{fewer}")

@@ -206,5 +206,6 @@ def test_of_many_epochs_some_are_told(caplog: pytest.LogCaptureFixture) -> None:
     per_epoch = Order(Epochs(make_source(), seed=1, phase=1, sequence_length=64)).account(0).instances
     with loader(steps=(0, 35 * per_epoch // 20)) as steps:
         list(steps)
-    told = [record.message.split()[1] for record in caplog.records if record.message.startswith("epoch ")]
-    assert told == [str(epoch) for epoch in (*range(10), 10, 20, 30)]
+    told = [message for message in caplog.messages if message.startswith("epoch ")]
+    assert [each.split()[1] for each in told] == [str(epoch) for epoch in (*range(10), 10, 20, 30)]
+    assert [each for each in told if each.endswith("; from here on every 10th epoch is logged")] == [told[10]]
