@@ -36,9 +36,17 @@ SETS = {
     "64 full at 512": ("full", 64, 512),
     "64 with Wikipedia's lengths at 512": ("wikipedia", 64, 512),
 }
-KERNELS = ("forward", "backward_of_keys", "backward_of_queries")
+BACKWARD = "backward_of_queries"
+KERNELS: dict[str, tuple[str, dict[str, bool]]] = {
+    "forward": ("forward", {}),
+    "backward_of_keys": ("backward_of_keys", {}),
+    BACKWARD: (BACKWARD, {"WHOLE": False}),
+    f"{BACKWARD}, and of keys": (BACKWARD, {"WHOLE": True}),
+}
+"""Each by its name, with what else it is given."""
 BLOCKS = [(64, 64), (64, 32), (64, 128), (32, 64), (128, 64)]
 WAYS = [(q, k, warps, stages) for q, k in BLOCKS for warps in (4, 8) for stages in (2, 3)]
+WHOLE_WAYS = [(128, k, warps, stages) for k in (32, 64, 128) for warps in (4, 8) for stages in (1, 2, 3)]
 Row = dict[str, Any]
 
 
@@ -70,12 +78,15 @@ def rows_of(name: str, dropout: float, device: str = "cuda", dtype: torch.dtype 
     out = whole()
     backward = microseconds(lambda: torch.autograd.grad(out, own, by_out, retain_graph=True))
     yield {**about, "kernel": "operator, backward", "us": backward}
-    for kernel, arguments in arguments_of(qkv, by_out, packed, dropout).items():
-        for q, k, warps, stages in WAYS:
+    arguments = arguments_of(qkv, by_out, packed, dropout)
+    for kernel, (function, more) in KERNELS.items():
+        for q, k, warps, stages in WHOLE_WAYS if more.get("WHOLE") else WAYS:
+            if more.get("WHOLE") and q < packed.longest:
+                continue
             how = {"Q": q, "K": k, "num_warps": warps, "num_stages": stages}
-            with mock.patch.object(attention, "how_to_run", return_value=how):
+            with mock.patch.object(attention, "how_to_run", return_value=how | more):
                 try:
-                    taken = microseconds(partial(attention._run, kernel, arguments, HEADS))
+                    taken = microseconds(partial(attention._run, function, arguments[function], HEADS))
                 except (OutOfResources, RuntimeError) as why:  # of Triton's compiler, or of the GPU
                     print(f"{name}, {kernel}, {how}: {type(why).__name__}: {why}", flush=True)
                     yield {**about, "kernel": kernel, **how, "failed": f"{type(why).__name__}: {why}"}
@@ -89,9 +100,8 @@ def arguments_of(qkv: Tensor, by_out: Tensor, packed: Packed, dropout: float) ->
     out, lse = attention._empty_results(qkv, HEADS)
     last = (packed.offsets, seed, threshold_of(dropout), packed.longest)
     attention._run("forward", (qkv, out, lse, *last), HEADS)
-    delta = (out.float() * by_out.float()).view(*lse.shape, -1).sum(-1)
-    backward = (qkv, by_out, lse, delta, torch.empty_like(qkv), *last)
-    return {"forward": (qkv, out, lse, *last), KERNELS[1]: backward, KERNELS[2]: backward}
+    backward = (by_out, lse, torch.zeros_like(lse), torch.empty_like(qkv), *last)
+    return {"forward": (qkv, out, lse, *last), "backward_of_keys": (qkv, *backward), BACKWARD: (qkv, out, *backward)}
 
 
 def table(rows: list[Row]) -> list[str]:

@@ -43,6 +43,8 @@ from bertsmith.training.step import StepSums
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FLASH, TRITON, PADDED, BLOCKS = "flash varlen", "Triton varlen", "padded rows", "padded blocks"
+SHORT = f"{TRITON} up to 128"
+"""Over sequences that one block of queries holds, whose backward pass is one kernel."""
 UPDATES = {"AdamW's update": AdamW, "LAMB's update": Lamb}
 ROWS, STEP, GRAPH = "rows of a table", "a compiled step", "a compiled step as CUDA graphs"
 RESIDUAL = "dropout, sum and LayerNorm"
@@ -102,7 +104,8 @@ class Worker:
 
     def _attention(self, kernel: str, dtype: torch.dtype, dropout: float) -> Answer:
         sizes = self._sizes
-        packed = Packed(Layout.from_lengths(sizes.lengths), self._device)
+        longest = 128 if kernel == SHORT else max(sizes.lengths)
+        packed = Packed(Layout.from_lengths([min(length, longest) for length in sizes.lengths]), self._device)
         heads, hidden = sizes.heads, sizes.heads * sizes.width
         if kernel == FLASH:
             if self._device.type == "cpu" or torch.cuda.get_device_capability(self._device) < (8, 0):
@@ -113,7 +116,7 @@ class Worker:
 
         def run(qkv: Tensor) -> Tensor:
             torch.manual_seed(_SEED)
-            if kernel == TRITON:
+            if kernel in (TRITON, SHORT):
                 return triton_attention.varlen_attention(qkv, heads, packed.offsets, packed.longest, dropout)
             if kernel == FLASH:
                 return flash_attention(qkv, heads, packed)
@@ -126,7 +129,7 @@ class Worker:
         masks = None
         if dropout:
             masks = kept_of(lambda qkv: run(qkv.to(dtype)), packed, heads, sizes.width)
-        rate = threshold_of(dropout) / 65536 if kernel in (TRITON, BLOCKS) else dropout
+        rate = threshold_of(dropout) / 65536 if kernel in (TRITON, SHORT, BLOCKS) else dropout
         exact_of = qkv.detach().double().requires_grad_()
         exact = written_out(exact_of, packed, heads, masks, rate)
         exact.backward(by_out.double())  # type: ignore[no-untyped-call]

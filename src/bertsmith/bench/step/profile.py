@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from heapq import nlargest
 from typing import Any
 
 from torch._C._autograd import DeviceType
@@ -47,6 +48,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
 )
 
 IDLE = "the GPU idle"
+_LONGEST = 40
 _ROUNDING = 1e-3
 """Microseconds that sums of the same times may differ by."""
 KERNELS: tuple[tuple[str, str], ...] = (
@@ -76,8 +78,9 @@ def kernel_group_of(name: str) -> str:
 
 def profile_kernels(run: Callable[[], None], device: Device) -> dict[str, Any]:
     """The same as `profile_steps` gives, by what runs on a GPU between its first kernel and its last one:
-    {"seconds": between them, "outside": seconds of wall time before and after, "groups": {group: seconds}}. What passes
-    before the first kernel is the profiler's own start, too.
+    {"seconds": between them, "outside": seconds of wall time before and after, "groups": {group: seconds}, "longest":
+    the kernels that take most, each with its launches and their seconds}. What passes before the first kernel is the
+    profiler's own start, too.
 
     Raises CannotHere where the profiler saw no kernel.
     """
@@ -86,11 +89,16 @@ def profile_kernels(run: Callable[[], None], device: Device) -> dict[str, Any]:
     if not kernels:
         raise CannotHere("PyTorch's profiler saw no kernel on the GPU")
     groups: defaultdict[str, float] = defaultdict(float)
+    launches: Counter[str] = Counter()
+    spent: defaultdict[str, float] = defaultdict(float)
     for span, name in kernels:
         groups[kernel_group_of(name)] += span.elapsed_us() / 1e6
+        launches[name] += 1
+        spent[name] += span.elapsed_us() / 1e6
     seconds = (max(span.end for span, _ in kernels) - min(span.start for span, _ in kernels)) / 1e6
     groups[IDLE] = max(0.0, seconds - sum(groups.values()))
-    return {"seconds": seconds, "outside": max(0.0, wall - seconds), "groups": groups}
+    longest = [[name, launches[name], spent[name]] for name in nlargest(_LONGEST, spent, spent.__getitem__)]
+    return {"seconds": seconds, "outside": max(0.0, wall - seconds), "groups": groups, "longest": longest}
 
 
 def profile_steps(run: Callable[[], None], vocabulary: int, device: Device) -> dict[str, Any]:

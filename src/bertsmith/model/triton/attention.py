@@ -22,25 +22,29 @@ from bertsmith.model.cpu.masks import threshold_of
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 _WIDTHS = (16, 32, 64, 128)
 _ROWS, _FEWER_KEYS, _WARPS, _WIDE = 64, 32, 4, 128
+_WHOLE = {"Q": 128, "K": 64, "num_warps": 8, "num_stages": 2}
 # Hopper and the Blackwell of data centres, which have twice the shared memory of a block of the others.
 _LARGE = (9, 10)
 
 
-def how_to_run(width: int, dtype: torch.dtype, generation: int) -> dict[str, int]:
+def how_to_run(kernel: str, width: int, dtype: torch.dtype, generation: int, longest: int) -> dict[str, int]:
     """Rows of a block of queries (Q) and of keys (K), and Triton's options, for rows of D numbers on a GPU of a major
-    compute capability.
+    compute capability; of the backward pass of queries, whether a block has all of a sequence (WHOLE).
 
     Timed on an H200 alone, in bf16 with rows of 64: no kernel took more than 1.22 times as long as the fastest of 6 to
     12 ways, and with dropout twice the warps took up to 2.3 times as long. Stages are blocks on their way while others
     are worked on: wide rows have less room for them. Other GPUs have less room for keys, and on Ampere registers spill
     with more.
     """
-    return {
+    is_large, is_narrow = generation in _LARGE, width * dtype.itemsize <= _WIDE
+    whole = kernel == "backward_of_queries" and is_large and is_narrow and longest <= _WHOLE["Q"]
+    how = {
         "Q": _ROWS,
-        "K": _ROWS if generation in _LARGE else _FEWER_KEYS,
+        "K": _ROWS if is_large else _FEWER_KEYS,
         "num_warps": _WARPS,
-        "num_stages": 3 if width * dtype.itemsize <= _WIDE else 2,
+        "num_stages": 3 if is_narrow else 2,
     }
+    return (_WHOLE if whole else how) | ({"WHOLE": whole} if kernel == "backward_of_queries" else {})
 
 
 def can_run(rows: int, longest: int, width: int) -> bool:
@@ -79,31 +83,32 @@ def _attention(
 
 @torch.library.custom_op("bertsmith::varlen_attention_backward", mutates_args=())
 def _attention_backward(
-    grad_out: Tensor, qkv: Tensor, rows: Tensor, offsets: Tensor, seed: Tensor, where: list[int], dropout: float
+    grad_out: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, offsets: Tensor, seed: Tensor, bounds: list[int]
 ) -> Tensor:
-    """The gradient of qkv. rows: fp32[2, T, N], the logarithm of each row's sum, and the product of its output and the
-    output's gradient. where: N and longest."""
-    heads, longest = where
+    """The gradient of qkv. out, lse: what the forward pass gave. bounds: below which draws are dropped, and longest."""
+    heads = lse.shape[1]
     grad_out, qkv = grad_out.contiguous(), qkv.contiguous()
-    grad_qkv = torch.empty_like(qkv)
-    arguments = (qkv, grad_out, *rows, grad_qkv, offsets, seed, threshold_of(dropout), longest)
-    _run("backward_of_keys", arguments, heads)
-    _run("backward_of_queries", arguments, heads)
+    grad_qkv, delta = torch.empty_like(qkv), torch.empty_like(lse)
+    arguments = (grad_out, lse, delta, grad_qkv, offsets, seed, *bounds)
+    how = _run("backward_of_queries", (qkv, out, *arguments), heads)
+    if not how["WHOLE"]:
+        _run("backward_of_keys", (qkv, *arguments), heads)
     return grad_qkv
 
 
-def _run(name: str, arguments: tuple[Any, ...], heads: int) -> None:
-    """Starts a kernel for every block of the longest sequence, head and sequence. qkv comes first, the offsets, the
-    seed, what is dropped and the longest last."""
+def _run(name: str, arguments: tuple[Any, ...], heads: int) -> dict[str, int]:
+    """Starts a kernel for every block of the longest sequence, head and sequence; gives how. qkv comes first, the
+    offsets, the seed, what is dropped and the longest last."""
     from bertsmith.model.triton import kernels as triton_kernels
 
     qkv, dropped, longest, sequences = arguments[0], *arguments[-2:], len(arguments[-4]) - 1
     width = qkv.shape[-1] // heads
-    how = how_to_run(width, qkv.dtype, _generation(qkv.device))
+    how = how_to_run(name, width, qkv.dtype, _generation(qkv.device), longest)
     rows = how["K" if name == "backward_of_keys" else "Q"]
     grid = (-(-longest // rows) * heads * sequences,)
     with made_current(qkv.device):
         getattr(triton_kernels, name)[grid](*arguments, HEADS=heads, D=width, DROPS=dropped > 0, **how)
+    return how
 
 
 @cache
@@ -124,22 +129,19 @@ def _(qkv: Tensor, heads: int, offsets: Tensor, longest: int, dropout: float, se
 
 @_attention_backward.register_fake
 def _(
-    grad_out: Tensor, qkv: Tensor, rows: Tensor, offsets: Tensor, seed: Tensor, where: list[int], dropout: float
+    grad_out: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, offsets: Tensor, seed: Tensor, bounds: list[int]
 ) -> Tensor:
     return torch.empty_like(qkv, memory_format=torch.contiguous_format)
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    qkv, heads, offsets, longest, dropout, seed = inputs
-    ctx.save_for_backward(qkv, offsets, seed, *output)
-    ctx.where, ctx.dropout = [heads, longest], dropout
+    qkv, _, offsets, longest, dropout, seed = inputs
+    ctx.save_for_backward(qkv, *output, offsets, seed)
+    ctx.bounds = [threshold_of(dropout), longest]
 
 
 def _backward(ctx: Any, grad_out: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
-    qkv, offsets, seed, out, lse = ctx.saved_tensors
-    delta = (out.float() * grad_out.float()).view(*lse.shape, -1).sum(-1)
-    grad_qkv = _attention_backward(grad_out, qkv, torch.stack((lse, delta)), offsets, seed, ctx.where, ctx.dropout)
-    return grad_qkv, None, None, None, None, None
+    return _attention_backward(grad_out, *ctx.saved_tensors, ctx.bounds), None, None, None, None, None
 
 
 _attention.register_autograd(_backward, setup_context=_keep_for_backward)

@@ -9,7 +9,8 @@ kept.
 Imported only where Triton is there. Programs of attention: blocks of the longest sequence x N x S, blocks first.
 
 Legend: T token slots, S sequences, N heads, D head width (a power of two), Q rows of a block of queries, K of a block
-of keys, R of either. qkv: [T, 3, N, D]. out: [T, N, D]. lse (in base 2), delta: fp32[T, N]. offsets: int32[S + 1].
+of keys, R of either. qkv: [T, 3, N, D]. out: [T, N, D]. lse (in base 2), delta (the product of a row's output and its
+gradient): fp32[T, N]. offsets: int32[S + 1].
 seed: int64[1]. dropped: how many of 65,536 probabilities are dropped. DROPS: whether any are; otherwise nothing is
 drawn, and no seed is read.
 """
@@ -147,17 +148,62 @@ def _gradients(a, b, c, d, lse, delta, kept, real, dropped, D: tl.constexpr):
 
 
 @triton.jit
-def _queries(
-    qkv, grad_out, lse, delta, first, head, start, length, HEADS: tl.constexpr, D: tl.constexpr, Q: tl.constexpr
-):
-    """Rows first to first + Q of a sequence, zeros behind its end: queries, grad_out, lse and delta."""
+def _queries(qkv, grad_out, lse, first, head, start, length, HEADS: tl.constexpr, D: tl.constexpr, Q: tl.constexpr):
+    """Rows first to first + Q of a sequence, zeros behind its end: queries, grad_out and lse; and where numbers of
+    these rows lie, and whether they are real."""
     ROW: tl.constexpr = 3 * HEADS * D
     q = _rows(qkv + (start.to(tl.int64) * ROW + head * D), first, length, ROW, D, Q)
     by = _rows(grad_out + (start.to(tl.int64) * HEADS + head) * D, first, length, HEADS * D, D, Q)
     row = first + tl.arange(0, Q)
     at = (start + row) * HEADS + head
-    sums = tl.load(lse + at, mask=row < length, other=0.0)
-    return q, by, sums, tl.load(delta + at, mask=row < length, other=0.0)
+    return q, by, tl.load(lse + at, mask=row < length, other=0.0), at, row < length
+
+
+@triton.jit
+def _store_keys(
+    grad_qkv, grad_k, grad_v, dropped, first, length, HEADS: tl.constexpr, D: tl.constexpr, K: tl.constexpr
+):
+    """Gradients of a block of keys and values, without the factors of the scores and of dropout. grad_qkv: where those
+    of the sequence's queries begin."""
+    ROW: tl.constexpr = 3 * HEADS * D
+    _store_rows(grad_qkv + HEADS * D, grad_k * (1 / tl.sqrt(D * 1.0)), first, length, ROW, D, K)
+    _store_rows(grad_qkv + 2 * HEADS * D, grad_v * (1 / _share(dropped)), first, length, ROW, D, K)
+
+
+@triton.jit
+def backward_of_queries(
+    qkv, out, grad_out, lse, delta, grad_qkv, offsets, seed, dropped, LONGEST,
+    HEADS: tl.constexpr, D: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, DROPS: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Gradients of a block of queries, from all keys of the sequence; and delta. WHOLE: the block has all queries of a
+    sequence, so those of keys and values are whole too, and nobody needs delta."""
+    first, head, start, length = _place(offsets, LONGEST, HEADS, Q)
+    if first < length:
+        ROW: tl.constexpr = 3 * HEADS * D
+        base = start.to(tl.int64) * ROW + head * D
+        q, by, sums, at, is_real = _queries(qkv, grad_out, lse, first, head, start, length, HEADS, D, Q)
+        o = _rows(out + (start.to(tl.int64) * HEADS + head) * D, first, length, HEADS * D, D, Q)
+        shift = tl.sum(o.to(tl.float32) * by.to(tl.float32), 1)
+        if not WHOLE:
+            tl.store(delta + at, shift, mask=is_real)
+        row = first + tl.arange(0, Q)
+        grad_q = tl.zeros([Q, D], tl.float32)
+        for key_first in range(0, length, K):
+            key = key_first + tl.arange(0, K)
+            k = _rows(qkv + base + HEADS * D, key_first, length, ROW, D, K)
+            v = _rows(qkv + base + 2 * HEADS * D, key_first, length, ROW, D, K)
+            kept = None
+            if DROPS:
+                kept = _kept(tl.load(seed), dropped, start + row, key_first, head, LONGEST, HEADS, Q, K)
+            real = (key < length)[None, :]
+            left, grad_scores = _gradients(q, k, by, v, sums[:, None], shift[:, None], kept, real, dropped, D)
+            by_scores = grad_scores.to(k.dtype)
+            grad_q += tl.dot(by_scores, k, input_precision="ieee")
+            if WHOLE:
+                grad_v = tl.dot(tl.trans(left.to(by.dtype)), by, input_precision="ieee")
+                grad_k = tl.dot(tl.trans(by_scores), q, input_precision="ieee")
+                _store_keys(grad_qkv + base, grad_k, grad_v, dropped, key_first, length, HEADS, D, K)
+        _store_rows(grad_qkv + base, grad_q * (1 / tl.sqrt(D * 1.0)), first, length, ROW, D, Q)
 
 
 @triton.jit
@@ -177,39 +223,12 @@ def backward_of_keys(
         grad_v = tl.zeros([K, D], tl.float32)
         for query_first in range(0, length, Q):
             row = query_first + tl.arange(0, Q)
-            q, by, sums, shift = _queries(qkv, grad_out, lse, delta, query_first, head, start, length, HEADS, D, Q)
+            q, by, sums, at, is_real = _queries(qkv, grad_out, lse, query_first, head, start, length, HEADS, D, Q)
+            shift = tl.load(delta + at, mask=is_real, other=0.0)
             kept = None
             if DROPS:
                 kept = tl.trans(_kept(tl.load(seed), dropped, start + row, first, head, LONGEST, HEADS, Q, K))
             left, grad_scores = _gradients(k, q, v, by, sums[None, :], shift[None, :], kept, None, dropped, D)
             grad_v += tl.dot(left.to(by.dtype), by, input_precision="ieee")
             grad_k += tl.dot(grad_scores.to(q.dtype), q, input_precision="ieee")
-        grad_k, grad_v = grad_k * (1 / tl.sqrt(D * 1.0)), grad_v * (1 / _share(dropped))
-        _store_rows(grad_qkv + base + HEADS * D, grad_k, first, length, ROW, D, K)
-        _store_rows(grad_qkv + base + 2 * HEADS * D, grad_v, first, length, ROW, D, K)
-
-
-@triton.jit
-def backward_of_queries(
-    qkv, grad_out, lse, delta, grad_qkv, offsets, seed, dropped, LONGEST,
-    HEADS: tl.constexpr, D: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, DROPS: tl.constexpr,
-):  # fmt: skip
-    """Gradients of a block of queries, from all keys of the sequence."""
-    first, head, start, length = _place(offsets, LONGEST, HEADS, Q)
-    if first < length:
-        ROW: tl.constexpr = 3 * HEADS * D
-        base = start.to(tl.int64) * ROW + head * D
-        q, by, sums, shift = _queries(qkv, grad_out, lse, delta, first, head, start, length, HEADS, D, Q)
-        row = first + tl.arange(0, Q)
-        grad_q = tl.zeros([Q, D], tl.float32)
-        for key_first in range(0, length, K):
-            key = key_first + tl.arange(0, K)
-            k = _rows(qkv + base + HEADS * D, key_first, length, ROW, D, K)
-            v = _rows(qkv + base + 2 * HEADS * D, key_first, length, ROW, D, K)
-            kept = None
-            if DROPS:
-                kept = _kept(tl.load(seed), dropped, start + row, key_first, head, LONGEST, HEADS, Q, K)
-            real = (key < length)[None, :]
-            _, grad_scores = _gradients(q, k, by, v, sums[:, None], shift[:, None], kept, real, dropped, D)
-            grad_q += tl.dot(grad_scores.to(k.dtype), k, input_precision="ieee")
-        _store_rows(grad_qkv + base, grad_q * (1 / tl.sqrt(D * 1.0)), first, length, ROW, D, Q)
+        _store_keys(grad_qkv + base, grad_k, grad_v, dropped, first, length, HEADS, D, K)

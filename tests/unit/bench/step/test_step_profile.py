@@ -119,6 +119,8 @@ def test_kernels_are_counted_and_the_gpu_is_idle_between_them(profiled):
     assert found["seconds"] == pytest.approx(6e-5)
     assert found["outside"] == pytest.approx(4e-5)  # before the first kernel, which is no waiting of a step
     assert found["groups"] == pytest.approx({"attention": 4e-5, "optimizer": 5e-6, IDLE: 1.5e-5})
+    names, launches, seconds = zip(*found["longest"], strict=True)
+    assert (names, launches, seconds) == (("forward", "moments"), (2, 1), pytest.approx((4e-5, 5e-6)))
 
 
 def event(name, start, end, on=DeviceType.CPU, **more):

@@ -136,12 +136,26 @@ def the_benchmark() -> None:
         patch.setattr(bench, "SETS", {"few": ("full", 1, 64)})
         patch.setattr(bench, "HEADS", 1)
         patch.setattr(bench, "WAYS", [(64, 64, 4, 3), (32, 64, 4, 2)])
+        patch.setattr(bench, "WHOLE_WAYS", [(64, 32, 4, 1), (32, 32, 4, 1)])
         patch.setattr(bench, "microseconds", once)
         patch.setattr(bench, "flash_attention", attend)
         rows = [row for dropout in (0.0, 0.1) for row in bench.rows_of("few", dropout, "cpu", torch.float32)]
     assert [row["kernel"] for row in rows if not row["dropout"]].count("flash forward") == 1
-    assert len(rows) == 2 + 2 * (2 + 3 * 2)
-    assert len(bench.table(rows)) == 1 + 2 + 2 * (2 + 3)
+    assert len(rows) == 2 + 2 * (2 + 3 * 2 + 1), "32 rows are not all of 64"
+    assert len(bench.table(rows)) == 1 + 2 + 2 * (2 + 4)
+
+
+def keys_with_queries_or_alone() -> None:
+    """The gradients of keys and values by the kernel of queries, and by one of their own, with and without dropout."""
+    qkv, by_out, packed = drawn(width=16, lengths=[*LENGTHS, 128])
+    for dropout in (0.0, 0.3):
+        ways = []
+        for generation in (8, 9):
+            with mock.patch.object(triton_attention, "_generation", return_value=generation):
+                own = qkv.clone().requires_grad_()
+                kernel(own, packed, dropout).backward(by_out)
+                ways.append(own.grad)
+        assert 0 < (ways[0] - ways[1]).norm() < 2e-6 * ways[0].norm()
 
 
 def in_a_graph() -> None:
@@ -233,11 +247,12 @@ def compiles(folder: Path, whole: bool) -> None:
     known = {"lse": "*fp32", "delta": "*fp32", "offsets": "*i32", "seed": "*i64", "dropped": "i32", "LONGEST": "i32"}
     code, tool = folder / "cubin", Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     ways = itertools.product((64, 128), (False, True), (8, 9, 10, 12)) if whole else FEW_WAYS
-    names = ("forward", "backward_of_keys", "backward_of_queries")
-    for name, (width, drops, generation) in itertools.product(names, ways):
+    names = [("forward", 512), ("backward_of_keys", 512), ("backward_of_queries", 512), ("backward_of_queries", 128)]
+    for (name, longest), (width, drops, generation) in itertools.product(names, ways):
         function = getattr(triton_kernels, name)
-        options = triton_attention.how_to_run(width, torch.bfloat16, generation)
+        options = triton_attention.how_to_run(name, width, torch.bfloat16, generation, longest)
         shape = {"HEADS": 16, "D": width, "DROPS": drops, "Q": options.pop("Q"), "K": options.pop("K")}
+        shape |= {"WHOLE": options.pop("WHOLE")} if "WHOLE" in options else {}
         signature = {each: "constexpr" if each in shape else known.get(each, "*bf16") for each in function.arg_names}
         # As Triton sees them in a run: PyTorch's tensors start at multiples of 16 bytes, so loads are wide and early.
         numbers = enumerate(function.arg_names)
