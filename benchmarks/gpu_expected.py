@@ -33,7 +33,7 @@ from bertsmith.bench.step.ours import FILLING_PIECE
 from bertsmith.bench.step.plan import GpuSizes, gpu_plan, graph_matches
 from bertsmith.bench.step.run import LADDER
 from bertsmith.bench.step.side import StepSide
-from bertsmith.model import dropout, pretraining
+from bertsmith.model import dropout, linear, pretraining
 from bertsmith.model.attention import attend
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
@@ -128,6 +128,7 @@ def _graphs(fields: dict[str, Any], run: Callable[[compiled.CompiledStep], None]
         stack.enter_context(mock.patch.object(compiled, "settle"))
         stack.enter_context(mock.patch.object(pretraining, "_fills", filled))
         stack.enter_context(mock.patch.object(dropout, "_is_on_gpu", filled))
+        stack.enter_context(mock.patch.object(linear, "can_run", filled))
         return cuda_graphs(compile_and_run)
 
 

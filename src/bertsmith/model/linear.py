@@ -13,14 +13,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from bertsmith.model.activations import BACKWARD, FUNCTIONS
+from bertsmith.model.activations import BY_TANH, FUNCTIONS, gelu_by_tanh
 from bertsmith.model.copies import are_gathered, compute_copy, plain_copy, to_save
 from bertsmith.model.cpu import kernels
 from bertsmith.model.cpu.library import can_take
 from bertsmith.model.cpu.products import transposed_product
-
-_ROWS = 128
-"""In a group of `_ActivatedInGraph`; slots of a compiled step are a multiple."""
+from bertsmith.model.triton.gelu import can_run, gelu_backward
 
 
 class Linear(nn.Linear):
@@ -50,10 +48,9 @@ def activated(x: Tensor, linear: Linear, activation: str) -> Tensor:
     if x.ndim == 2 and is_plain(linear, x.dtype) and can_take(x, linear.bias):
         out: Tensor = _ActivatedProduct.apply(x, activation, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
         return out
-    groups = torch.compiler.is_compiling() and x.ndim == 2 and len(x) % _ROWS == 0
-    if groups and is_plain(linear, x.dtype) and linear.out_features > linear.in_features:
+    if torch.compiler.is_compiling() and activation in BY_TANH and can_run(x) and is_plain(linear, x.dtype):
         before = product(x, [linear.weight], [linear.bias.detach()])
-        out = _ActivatedInGraph.apply(before, linear.bias, activation)  # type: ignore[no-untyped-call]
+        out = _GeluInGraph.apply(before, linear.bias, BY_TANH[activation])  # type: ignore[no-untyped-call]
         return out
     return FUNCTIONS[activation](linear(x))
 
@@ -124,26 +121,21 @@ class _ActivatedProduct(torch.autograd.Function):
         return grad_x, None, None if grad_weight is None else grad_weight.to(ctx.dtype), grad_bias
 
 
-class _ActivatedInGraph(torch.autograd.Function):
-    """The activation of what a bias was added to, and that bias's gradient.
-
-    Inductor sums over rows while it computes the rows themselves only where both have the same loops, as here: groups
-    of rows, columns, rows of a group. Otherwise the sum reads again what was just written, the widest tensor there is.
-    """
+class _GeluInGraph(torch.autograd.Function):
+    """GELU of what a bias was added to, and that bias's gradient, which the compiler would sum by reading again what
+    another kernel has just written."""
 
     @staticmethod
-    def forward(ctx: Any, before: Tensor, bias: Tensor, activation: str) -> Tensor:
+    def forward(ctx: Any, before: Tensor, bias: Tensor, by_tanh: bool) -> Tensor:
         ctx.save_for_backward(before)
-        ctx.activation = activation
-        return FUNCTIONS[activation](before)
+        ctx.by_tanh = by_tanh
+        return gelu_by_tanh(before) if by_tanh else functional.gelu(before)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (before,) = ctx.saved_tensors
-        groups = (each.reshape(-1, _ROWS, each.shape[1]) for each in (gradient, before))
-        grad_before = BACKWARD[ctx.activation](*groups)
-        return grad_before.flatten(0, 1), grad_before.sum(1, dtype=torch.float32).sum(0), None
+        grad_before, sums = gelu_backward(gradient, *ctx.saved_tensors, ctx.by_tanh)
+        return grad_before, sums.sum(0), None
 
 
 def _gradients(

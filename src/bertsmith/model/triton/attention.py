@@ -21,8 +21,9 @@ from bertsmith.model.cpu.masks import threshold_of
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 _WIDTHS = (16, 32, 64, 128)
-_ROWS, _FEWER_KEYS, _WARPS, _WIDE = 64, 32, 4, 128
-_WHOLE = {"Q": 128, "K": 64, "num_warps": 8, "num_stages": 2}
+_ROWS, _FEWER, _WARPS, _WIDE = 64, 32, 4, 128
+# Twice the threads with half the registers each: two such blocks run side by side.
+_WHOLE = {"Q": 128, "K": 64, "num_warps": 8, "num_stages": 1, "maxnreg": 128}
 # Hopper and the Blackwell of data centres, which have twice the shared memory of a block of the others.
 _LARGE = (9, 10)
 
@@ -31,20 +32,19 @@ def how_to_run(kernel: str, width: int, dtype: torch.dtype, generation: int, lon
     """Rows of a block of queries (Q) and of keys (K), and Triton's options, for rows of D numbers on a GPU of a major
     compute capability; of the backward pass of queries, whether a block has all of a sequence (WHOLE).
 
-    Timed on an H200 alone, in bf16 with rows of 64: no kernel took more than 1.22 times as long as the fastest of 6 to
+    Timed on an H200 alone, in bf16 with rows of 64: no kernel took more than 1.1 times as long as the fastest of 3 to
     12 ways, and with dropout twice the warps took up to 2.3 times as long. Stages are blocks on their way while others
     are worked on: wide rows have less room for them. Other GPUs have less room for keys, and on Ampere registers spill
     with more.
     """
     is_large, is_narrow = generation in _LARGE, width * dtype.itemsize <= _WIDE
-    whole = kernel == "backward_of_queries" and is_large and is_narrow and longest <= _WHOLE["Q"]
-    how = {
-        "Q": _ROWS,
-        "K": _ROWS if is_large else _FEWER_KEYS,
-        "num_warps": _WARPS,
-        "num_stages": 3 if is_narrow else 2,
-    }
-    return (_WHOLE if whole else how) | ({"WHOLE": whole} if kernel == "backward_of_queries" else {})
+    how = {"Q": _ROWS, "K": _ROWS if is_large else _FEWER, "num_warps": _WARPS, "num_stages": 3 if is_narrow else 2}
+    if kernel == "backward_of_keys" and is_large:
+        how["Q"] = _FEWER
+    if kernel != "backward_of_queries":
+        return how
+    whole = is_large and is_narrow and longest <= _WHOLE["Q"]
+    return (_WHOLE if whole else how) | {"WHOLE": whole}
 
 
 def can_run(rows: int, longest: int, width: int) -> bool:

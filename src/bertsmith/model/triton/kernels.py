@@ -1,5 +1,5 @@
-"""Kernels of attention over packed sequences, with or without dropout: forward, and two for backward; and `kept_bits`,
-which draws what dropout of hidden states keeps.
+"""Kernels of attention over packed sequences, with or without dropout: forward, and two for backward; of dropout of
+hidden states, `kept_bits`, which draws what is kept; and of GELU, `gelu_backward`.
 
 The method of attention is FlashAttention-2's (Dao, 2023): a block of queries walks over the keys of its own sequence
 with a running maximum and sum; backward makes the probabilities again from the saved logarithm of the sum. What is
@@ -25,6 +25,9 @@ import triton.language as tl
 _LOG2_E = tl.constexpr(1.4426950408889634)
 # Rounds of Philox: the least that passes the tests of randomness its authors put it to (Salmon et al., 2011).
 _ROUNDS = tl.constexpr(7)
+# GELU: 2 sqrt(2 / pi) and 0.044715 of the one by tanh; sqrt(1 / 2) and 1 / sqrt(2 pi) of the one by erf.
+_TWO_U, _CUBE = tl.constexpr(1.5957691216057308), tl.constexpr(0.044715)
+_ROOT_HALF, _DENSITY = tl.constexpr(0.7071067811865476), tl.constexpr(0.3989422804014327)
 
 
 @triton.jit
@@ -232,3 +235,32 @@ def backward_of_keys(
             grad_v += tl.dot(left.to(by.dtype), by, input_precision="ieee")
             grad_k += tl.dot(grad_scores.to(q.dtype), q, input_precision="ieee")
         _store_keys(grad_qkv + base, grad_k, grad_v, dropped, first, length, HEADS, D, K)
+
+
+@triton.jit
+def gelu_backward(
+    grad_out, x, grad_x, sums, WIDTH,
+    GROUP: tl.constexpr, R: tl.constexpr, C: tl.constexpr, TANH: tl.constexpr,
+):  # fmt: skip
+    """grad_x: the gradient of GELU's input x, all [T, WIDTH]. sums: fp32[T / GROUP, WIDTH], of the rows of each group.
+    TANH: GELU by tanh, else by erf. Programs: blocks of C columns x groups, blocks first."""
+    column = tl.program_id(0) * C + tl.arange(0, C)
+    group = tl.program_id(1)
+    is_real = (column < WIDTH)[None, :]
+    total = tl.zeros([R, C], tl.float32)
+    for first in range(0, GROUP, R):
+        row = group * GROUP + first + tl.arange(0, R)
+        at = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
+        by = tl.load(grad_out + at, mask=is_real, other=0.0).to(tl.float32)
+        value = tl.load(x + at, mask=is_real, other=0.0).to(tl.float32)
+        square = value * value
+        if TANH:
+            # (1 + tanh(u)) / 2 is the logistic function of 2 u, here of _TWO_U (x + _CUBE x^3).
+            share = 1 / (1 + tl.exp(value * (square * _CUBE + 1) * -_TWO_U))
+            derivative = share + value * share * (1 - share) * (_TWO_U * (1 + 3 * _CUBE * square))
+        else:
+            derivative = 0.5 + 0.5 * tl.erf(value * _ROOT_HALF) + value * _DENSITY * tl.exp(-0.5 * square)
+        given = (by * derivative).to(grad_x.dtype.element_ty)
+        tl.store(grad_x + at, given, mask=is_real)
+        total += given.to(tl.float32)
+    tl.store(sums + group * WIDTH + column, tl.sum(total, 0), mask=column < WIDTH)

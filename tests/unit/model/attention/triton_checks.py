@@ -17,11 +17,15 @@ from torch.utils.checkpoint import checkpoint
 
 from bertsmith.base.layout import Layout
 from bertsmith.model import dropout as model_dropout
+from bertsmith.model import linear as model_linear
+from bertsmith.model.activations import FUNCTIONS
 from bertsmith.model.attention.attend import attend
 from bertsmith.model.attention.packed import Packed
 from bertsmith.model.cpu.masks import scale_of
+from bertsmith.model.linear import Linear, activated
 from bertsmith.model.triton import attention as triton_attention
 from bertsmith.model.triton.dropout import BLOCK, _kept_bits, can_draw, kept_bits
+from bertsmith.model.triton.gelu import GROUP, gelu_backward
 
 LENGTHS = [3, 70, 0, 12, 64, 1, 0]
 HEADS, WIDTH = 2, 128
@@ -175,6 +179,35 @@ def in_a_graph() -> None:
     assert torch.equal(qkv.grad, expected)
 
 
+def gelu_and_its_bias() -> None:
+    """GELU in a compiled step on a GPU, of a map with a bias: outputs and gradients beside float64."""
+    rows, width, inner = 2 * GROUP, 8, 300
+    for name, dtype, close in (
+        ("gelu", torch.float32, 1e-6),
+        ("gelu_new", torch.float32, 1e-6),
+        ("gelu_pytorch_tanh", torch.float16, 1e-3),
+    ):
+        torch.manual_seed(0)
+        linear, x, down = (
+            Linear(width, inner),
+            (3 * torch.randn(rows, width)).to(dtype),
+            torch.randn(rows, inner).to(dtype),
+        )
+        compiled = torch.compile(activated, backend="aot_eager", fullgraph=True, dynamic=False)
+        with mock.patch.object(model_linear, "can_run", lambda x: len(x) > 0):
+            out = compiled(x.requires_grad_(), linear, name)
+        exact_of = [each.detach().double().requires_grad_() for each in (x, linear.weight, linear.bias)]
+        exact = FUNCTIONS[name](torch.nn.functional.linear(*exact_of))
+        out.backward(down)
+        exact.backward(down.double())
+        for found, wanted in (
+            (out, exact),
+            *zip((x.grad, linear.weight.grad, linear.bias.grad), (each.grad for each in exact_of), strict=True),
+        ):
+            assert (found - wanted).norm() < close * wanted.norm(), name
+    torch.library.opcheck(gelu_backward, (down, down, True), test_utils=("test_schema", "test_faketensor"))
+
+
 def bits_of_dropout() -> None:
     """A share of places is kept, each by itself; the same by the same seed, whatever the number of rows."""
     rows, hidden, dropped = 700, 64, round(0.3 * 65536)
@@ -264,7 +297,9 @@ def compiles(folder: Path, whole: bool) -> None:
         used = subprocess.run([tool, "-res-usage", code], capture_output=True, text=True, check=True).stdout
         assert f"Function {name}" in used
         spilled = max(int(each) for each in re.findall(r"STACK:(\d+)", used))
-        assert spilled <= ((32 if generation == 12 else 0) if width == 64 else 300), (
+        # With fewer registers some spill where draws are needed too, and the kernel was 1.2 times as fast.
+        few = 160 if "maxnreg" in options and drops else 32 if generation == 12 else 0
+        assert spilled <= (few if width == 64 else 300), (
             name,
             width,
             drops,
