@@ -297,8 +297,9 @@ def compiles(folder: Path, whole: bool) -> None:
         used = subprocess.run([tool, "-res-usage", code], capture_output=True, text=True, check=True).stdout
         assert f"Function {name}" in used
         spilled = max(int(each) for each in re.findall(r"STACK:(\d+)", used))
-        # With fewer registers some spill where draws are needed too, and the kernel was 1.2 times as fast.
-        few = 160 if "maxnreg" in options and drops else 32 if generation == 12 else 0
+        # With half the registers some spill, except on a Hopper without dropout; with it, it was 1.2 times as fast so.
+        is_halved = "maxnreg" in options and (drops or generation != 9)
+        few = 160 if is_halved else 32 if generation == 12 else 0
         assert spilled <= (few if width == 64 else 300), (
             name,
             width,
