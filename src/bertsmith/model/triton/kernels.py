@@ -257,7 +257,7 @@ def gelu_backward(
         if TANH:
             # (1 + tanh(u)) / 2 is the logistic function of 2 u, here of _TWO_U (x + _CUBE x^3).
             share = 1 / (1 + tl.exp(value * (square * _CUBE + 1) * -_TWO_U))
-            derivative = share + value * share * (1 - share) * (_TWO_U * (1 + 3 * _CUBE * square))
+            derivative = share + value * share * (1 - share) * (square * (3 * _CUBE) + 1) * _TWO_U
         else:
             derivative = 0.5 + 0.5 * tl.erf(value * _ROOT_HALF) + value * _DENSITY * tl.exp(-0.5 * square)
         given = (by * derivative).to(grad_x.dtype.element_ty)
