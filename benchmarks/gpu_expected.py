@@ -127,8 +127,8 @@ def _graphs(fields: dict[str, Any], run: Callable[[compiled.CompiledStep], None]
             stack.enter_context(mock.patch.object(module, "back_end", on_the_gpu))
         stack.enter_context(mock.patch.object(compiled, "settle"))
         stack.enter_context(mock.patch.object(pretraining, "_fills", filled))
-        stack.enter_context(mock.patch.object(dropout, "_is_on_gpu", filled))
-        stack.enter_context(mock.patch.object(linear, "can_run", filled))
+        for module in (dropout, linear):
+            stack.enter_context(mock.patch.object(module, "_is_on_gpu", filled))
         return cuda_graphs(compile_and_run)
 
 

@@ -48,7 +48,8 @@ def activated(x: Tensor, linear: Linear, activation: str) -> Tensor:
     if x.ndim == 2 and is_plain(linear, x.dtype) and can_take(x, linear.bias):
         out: Tensor = _ActivatedProduct.apply(x, activation, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
         return out
-    if torch.compiler.is_compiling() and activation in BY_TANH and can_run(x) and is_plain(linear, x.dtype):
+    in_graph = torch.compiler.is_compiling() and _is_on_gpu(x)
+    if in_graph and activation in BY_TANH and can_run(x) and is_plain(linear, x.dtype):
         before = product(x, [linear.weight], [linear.bias.detach()])
         out = _GeluInGraph.apply(before, linear.bias, BY_TANH[activation])  # type: ignore[no-untyped-call]
         return out
@@ -63,6 +64,11 @@ def joined_linear(x: Tensor, *maps: nn.Linear) -> Tensor:
 def product(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> Tensor:
     """x W + b in the dtype of x, for weights [out, in] and biases [out], each joined along their first axis; without
     biases x W alone."""
+    if torch.compiler.is_compiling() and _is_on_gpu(x) and x.ndim == 2 and x.dtype != weights[0].dtype:
+        copy = compute_copy(x.dtype, *(each.detach() for each in weights))
+        bias = compute_copy(x.dtype, *biases) if biases else None
+        made: Tensor = _ProductInGraph.apply(x, copy, bias, *weights)  # type: ignore[no-untyped-call]
+        return made
     if torch.compiler.is_compiling() or not _needs_own_product(x, weights):
         bias = compute_copy(x.dtype, *biases) if biases else None
         return functional.linear(x, compute_copy(x.dtype, *weights), bias)
@@ -74,6 +80,28 @@ def _needs_own_product(x: Tensor, weights: Sequence[Tensor]) -> bool:
     """On a CPU in half precision; and where a copy is made of gathered weights, which autograd would save."""
     narrow = x.dtype != weights[0].dtype
     return (narrow and x.device.type == "cpu") or ((narrow or len(weights) > 1) and are_gathered(weights))
+
+
+def _is_on_gpu(x: Tensor) -> bool:
+    return x.device.type == "cuda"
+
+
+class _ProductInGraph(torch.autograd.Function):
+    """The product with a copy of weights in half precision, in a compiled step on a GPU. The gradients of weights leave
+    their product in fp32: nothing rounds them, and no kernel makes them fp32 afterwards."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, copy: Tensor, bias: Tensor | None, *weights: Tensor) -> Tensor:
+        ctx.save_for_backward(x, copy)
+        ctx.rows = [len(each) for each in weights]
+        return functional.linear(x, copy, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, copy = ctx.saved_tensors
+        grad_weight = torch.mm(gradient.t(), x, out_dtype=torch.float32)
+        return gradient @ copy, None, gradient.sum(0), *torch.split(grad_weight, ctx.rows)
 
 
 class _HalfProduct(torch.autograd.Function):

@@ -194,7 +194,7 @@ def gelu_and_its_bias() -> None:
             torch.randn(rows, inner).to(dtype),
         )
         compiled = torch.compile(activated, backend="aot_eager", fullgraph=True, dynamic=False)
-        with mock.patch.object(model_linear, "can_run", lambda x: len(x) > 0):
+        with mock.patch.object(model_linear, "_is_on_gpu", lambda x: len(x) > 0):
             out = compiled(x.requires_grad_(), linear, name)
         exact_of = [each.detach().double().requires_grad_() for each in (x, linear.weight, linear.bias)]
         exact = FUNCTIONS[name](torch.nn.functional.linear(*exact_of))
