@@ -235,8 +235,8 @@ def _short(name: str) -> str:
 
 
 def _product(node: ir.ExternKernelOut) -> Product:
-    """Of `mm` and `addmm`."""
+    """Of `mm` and `addmm`; the dtype is that of what is multiplied."""
     *added, a, b = [[int(side) for side in each.get_size()] for each in node.inputs]
     (m, k), n = a, b[1]
-    dtype = str(node.get_dtype()).removeprefix("torch.")
+    dtype = str(cast(Any, node.inputs[-1]).get_dtype()).removeprefix("torch.")
     return m, n, k, dtype, ("matrix" if len(added[0]) == 2 else "vector") if added else ""

@@ -56,9 +56,11 @@ def activated(x: Tensor, linear: Linear, activation: str) -> Tensor:
     return FUNCTIONS[activation](linear(x))
 
 
-def joined_linear(x: Tensor, *maps: nn.Linear) -> Tensor:
-    """The maps' outputs side by side, in one product: x[..., in] -> [..., out of all]."""
-    return product(x, [each.weight for each in maps], [each.bias for each in maps])
+def joined_linear(x: Tensor, *maps: nn.Linear, frozen_biases: bool = False) -> Tensor:
+    """The maps' outputs side by side, in one product: x[..., in] -> [..., out of all]. frozen_biases: somebody else
+    gives them their gradients."""
+    biases = [each.bias.detach() if frozen_biases else each.bias for each in maps]
+    return product(x, [each.weight for each in maps], biases)
 
 
 def product(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> Tensor:

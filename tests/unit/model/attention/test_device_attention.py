@@ -198,7 +198,15 @@ def run_apart(code: str, *arguments: str, **environment: str) -> str:
 @TRITON
 def test_the_triton_kernels_by_their_interpreter() -> None:
     alike = ("without_dropout", "scores_far_below_zero", "with_dropout", "keys_with_queries_or_alone")
-    checks = (*alike, "in_a_graph", "the_benchmark", "bits_of_dropout", "dropout_in_a_graph", "gelu_and_its_bias")
+    checks = (
+        *alike,
+        "in_a_graph",
+        "the_benchmark",
+        "bits_of_dropout",
+        "dropout_in_a_graph",
+        "gelu_and_its_bias",
+        "a_block_in_a_graph",
+    )
     run_apart(
         "\n".join(["import triton_checks", *(f"triton_checks.{each}()" for each in checks)]), TRITON_INTERPRET="1"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import importlib
 import itertools
 import re
@@ -19,13 +21,20 @@ from bertsmith.base.layout import Layout
 from bertsmith.model import dropout as model_dropout
 from bertsmith.model import linear as model_linear
 from bertsmith.model.activations import FUNCTIONS
+from bertsmith.model.attention import attend as model_attend
 from bertsmith.model.attention.attend import attend
-from bertsmith.model.attention.packed import Packed
+from bertsmith.model.attention.packed import Offsets, Packed
+from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.masks import scale_of
+from bertsmith.model.layers import Block
 from bertsmith.model.linear import Linear, activated
 from bertsmith.model.triton import attention as triton_attention
 from bertsmith.model.triton.dropout import BLOCK, _kept_bits, can_draw, kept_bits
 from bertsmith.model.triton.gelu import GROUP, gelu_backward
+
+# What PyTorch has for GPUs alone: a product of numbers in half precision in fp32.
+WIDE_PRODUCTS = torch.library.Library("aten", "IMPL")
+WIDE_PRODUCTS.impl("mm.dtype", lambda a, b, dtype: a.to(dtype) @ b.to(dtype), "CPU")
 
 LENGTHS = [3, 70, 0, 12, 64, 1, 0]
 HEADS, WIDTH = 2, 128
@@ -150,15 +159,19 @@ def the_benchmark() -> None:
 
 
 def keys_with_queries_or_alone() -> None:
-    """The gradients of keys and values by the kernel of queries, and by one of their own, with and without dropout."""
+    """The gradients of keys and values by the kernel of queries, and by one of their own, with and without dropout; and
+    of biases before."""
     qkv, by_out, packed = drawn(width=16, lengths=[*LENGTHS, 128])
+    where = (packed.offsets, torch.tensor([5]), [HEADS, packed.longest])
     for dropout in (0.0, 0.3):
         ways = []
         for generation in (8, 9):
             with mock.patch.object(triton_attention, "_generation", return_value=generation):
-                own = qkv.clone().requires_grad_()
-                kernel(own, packed, dropout).backward(by_out)
+                own, biases = qkv.clone().requires_grad_(), torch.zeros(3, by_out.shape[1], requires_grad=True)
+                triton_attention._attention(own, [*biases], *where, dropout)[0].backward(by_out)
                 ways.append(own.grad)
+                sums = own.grad.sum(0).flatten()
+                assert (biases.grad.flatten() - sums).norm() < 2e-6 * sums.norm(), "as a bias before would be given"
         assert 0 < (ways[0] - ways[1]).norm() < 2e-6 * ways[0].norm()
 
 
@@ -166,7 +179,7 @@ def in_a_graph() -> None:
     """The operators are whole for PyTorch's compiler, which takes them into one graph."""
     qkv, by_out, packed = drawn(lengths=(3, 0, 12))
     qkv.requires_grad_()
-    arguments = (qkv, HEADS, packed.offsets, packed.longest, 0.1, torch.tensor([5]))
+    arguments = (qkv, [], packed.offsets, torch.tensor([5]), [HEADS, packed.longest], 0.1)
     torch.library.opcheck(triton_attention._attention, arguments, test_utils=("test_schema", "test_faketensor"))
 
     def work(qkv: torch.Tensor) -> torch.Tensor:
@@ -180,7 +193,8 @@ def in_a_graph() -> None:
 
 
 def gelu_and_its_bias() -> None:
-    """GELU in a compiled step on a GPU, of a map with a bias: outputs and gradients beside float64."""
+    """GELU of a map with a bias in a compiled step on a GPU: outputs and gradients beside float64. In half precision
+    the gradient of the weight leaves its product in fp32, which PyTorch has for GPUs alone."""
     rows, width, inner = 2 * GROUP, 8, 300
     for name, dtype, close in (
         ("gelu", torch.float32, 1e-6),
@@ -206,6 +220,42 @@ def gelu_and_its_bias() -> None:
         ):
             assert (found - wanted).norm() < close * wanted.norm(), name
     torch.library.opcheck(gelu_backward, (down, down, True), test_utils=("test_schema", "test_faketensor"))
+
+
+def a_block_in_a_graph() -> None:
+    """A block as a compiled step on a GPU has it, with all operators of ours: its gradients beside those in float64."""
+    config = BertConfig(hidden_size=64, num_attention_heads=2, intermediate_size=192, hidden_act="gelu_pytorch_tanh")
+    torch.manual_seed(0)
+    block, layout = Block(config), Layout.from_lengths([128, 100, 0, 28])
+    for each in block.parameters():
+        torch.nn.init.normal_(each, std=0.1)
+    for norm in (block.attention_norm, block.feed_forward_norm):
+        torch.nn.init.normal_(norm.weight, 1.0, 0.1)
+    exact_block = copy.deepcopy(block).double().eval()
+    x, by_wide, by_narrow = torch.randn(3, layout.tokens, 64).unbind()
+    packed = Packed(layout)
+    where = Offsets(packed.offsets, packed.tokens, packed.longest)
+    block.dropout = block.attention.dropout = 0.0
+
+    def work(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return block(x, x.half(), where)
+
+    with contextlib.ExitStack() as stack:
+        for module in (model_linear, model_dropout):
+            stack.enter_context(mock.patch.object(module, "_is_on_gpu", lambda x: len(x) > 0))
+        stack.enter_context(mock.patch.object(model_attend, "back_end", return_value="Triton varlen"))
+        ours = x.clone().requires_grad_()
+        outs = torch.compile(work, backend="aot_eager", fullgraph=True, dynamic=False)(ours)
+    torch.autograd.backward(outs, (by_wide, by_narrow.half()))
+    theirs = x.double().requires_grad_()
+    exact = exact_block(theirs, theirs, packed)
+    torch.autograd.backward(exact, (by_wide.double(), by_narrow.double()))
+    pairs = [*zip(outs, exact, strict=True), (ours.grad, theirs.grad)]
+    pairs += [(a.grad, b.grad) for a, b in zip(block.parameters(), exact_block.parameters(), strict=True)]
+    keys = [name for name, _ in block.named_parameters()].index("attention.key.bias") + 3
+    for number, (found, wanted) in enumerate(pairs):
+        if number != keys:  # nothing but rounding
+            assert (found - wanted).norm() < 5e-3 * wanted.norm(), number
 
 
 def bits_of_dropout() -> None:
@@ -277,7 +327,16 @@ def compiles(folder: Path, whole: bool) -> None:
 
     from bertsmith.model.triton import kernels as triton_kernels
 
-    known = {"lse": "*fp32", "delta": "*fp32", "offsets": "*i32", "seed": "*i64", "dropped": "i32", "LONGEST": "i32"}
+    known = {
+        "lse": "*fp32",
+        "delta": "*fp32",
+        "sums_of": "*fp32",
+        "PER": "i32",
+        "offsets": "*i32",
+        "seed": "*i64",
+        "dropped": "i32",
+        "LONGEST": "i32",
+    }
     code, tool = folder / "cubin", Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     ways = itertools.product((64, 128), (False, True), (8, 9, 10, 12)) if whole else FEW_WAYS
     names = [("forward", 512), ("backward_of_keys", 512), ("backward_of_queries", 512), ("backward_of_queries", 128)]
@@ -299,7 +358,7 @@ def compiles(folder: Path, whole: bool) -> None:
         spilled = max(int(each) for each in re.findall(r"STACK:(\d+)", used))
         # With half the registers some spill, except on a Hopper without dropout; with it, it was 1.2 times as fast so.
         is_halved = "maxnreg" in options and (drops or generation != 9)
-        few = 160 if is_halved else 32 if generation == 12 else 0
+        few = 200 if is_halved else 32 if generation == 12 else 0
         assert spilled <= (few if width == 64 else 300), (
             name,
             width,
