@@ -38,10 +38,11 @@ GRAPH_SECONDS = 2e-4
 """What the host takes for a micro-batch that is one CUDA graph."""
 
 ATTENTION_OPERATOR = "bertsmith.varlen_attention"
+ONE_BLOCK = 128
+"""The longest sequence whose queries are one block of the backward pass."""
 DRAWING_OPERATOR = "bertsmith.kept_bits"
 # Kernels that an operator launches, where it is more than one.
 _OPERATOR_LAUNCHES = {
-    f"{ATTENTION_OPERATOR}_backward": 2,  # one for keys and values, one for queries
     "bertsmith.look_up_backward": 8,  # a sort of the ids by digits, a table of zeros, sums over equal ids
 }
 _WIDTHS = {"bfloat16": 2, "float32": 4}
@@ -83,6 +84,8 @@ def parts(row: Row, gpu: Gpu = GPU) -> dict[str, Work]:
         launches = calls * _OPERATOR_LAUNCHES.get(name, 1)
         if name.startswith(ATTENTION_OPERATOR):
             size, flop = attention(row, name.endswith("_backward"))
+            if name.endswith("_backward") and row["length"] > ONE_BLOCK:
+                launches *= 2  # one for queries, one for keys and values
             share = DROPPING if row["attention_dropout"] else ATTENTION
             peak = gpu.peak(row.get("precision", "bf16"))
             found["attention"].add(launches, calls * size, calls * flop, share * peak)
@@ -103,15 +106,17 @@ def attention(row: Row, backward: bool) -> tuple[float, float]:
     """(bytes, FLOP) of one layer's attention, from shapes: a sequence's keys and values are taken to stay in the cache.
 
     Forward reads queries, keys and values and writes the output, all [T, H] in the dtype of products, and a number a
-    row, fp32 [T, N]; it has 2 products with the square of each length. Backward reads these and the output's gradient
-    twice, and writes 3 gradients; it has 7 products, because both of its kernels make the probabilities again.
+    row, fp32 [T, N]; it has 2 products with the square of each length. Backward reads these and the output's gradient,
+    and writes 3 gradients, with 5 products. Where a sequence is longer than a block of queries it has two kernels, of
+    which both make the probabilities again: 7 products, and all but the output is read twice.
     """
     tokens, hidden, heads = row["tokens"], row["hidden"], row["heads"]
     number = 2 if row.get("precision", "bf16") == "bf16" else 4
     wide, narrow = number * tokens * hidden, 4 * tokens * heads
-    products = 7 if backward else 2
+    two = row["length"] > ONE_BLOCK
+    products = (7 if two else 5) if backward else 2
     flop = 2 * products * hidden * row["squared_lengths"]
-    return (2 * (4 * wide + 2 * narrow) + 3 * wide if backward else 4 * wide + narrow), flop
+    return ((12 * wide + 4 * narrow if two else 8 * wide + narrow) if backward else 4 * wide + narrow), flop
 
 
 def look_up(row: Row) -> float:

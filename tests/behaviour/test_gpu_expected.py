@@ -89,6 +89,7 @@ def test_the_counts_of_a_block_and_nothing_left_patched(expected: Any, traced: T
     numbers = 36 * tokens * hidden + tokens * hidden // 4 + (4 * 2 + 2 * 2 * 4) * tokens
     assert numbers <= block.kept <= numbers + 2 * 12 * hidden**2 + 1024
     row = {"tokens": tokens, "hidden": hidden, "heads": 2, "attention_dropout": 0.1, "squared_lengths": tokens * 128.0}
+    row["length"] = 128
     made = expected.summed(row | expected.joined((start, block, heads), (1, 5, 1)))
     assert made["launches"]["attention"] == 5
     assert made["kept"] == start.kept + 5 * block.kept + heads.kept
