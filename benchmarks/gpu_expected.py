@@ -25,6 +25,7 @@ from gpu_cost import BACKWARD, FORWARD, Row, summed
 from gpu_eager import EagerCounts, call_row, ladder_rows
 from gpu_tables import named, table
 
+from bertsmith.base import device
 from bertsmith.base.files import read_json, write_json
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
 from bertsmith.bench.gpu.inference import CASES as CALLS
@@ -33,7 +34,7 @@ from bertsmith.bench.step.ours import FILLING_PIECE
 from bertsmith.bench.step.plan import GpuSizes, gpu_plan, graph_matches
 from bertsmith.bench.step.run import LADDER
 from bertsmith.bench.step.side import StepSide
-from bertsmith.model import dropout, linear, pretraining
+from bertsmith.model import pretraining
 from bertsmith.model.attention import attend
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
@@ -46,7 +47,7 @@ from bertsmith.training.pretraining.inputs import flop_of
 from bertsmith.training.step import StepSums
 
 UPDATES: dict[str, type[ClippedOptimizer]] = {"AdamW": AdamW, "LAMB": Lamb}
-COUNTED = "block by block, for named rows, GELU with the sum for its bias, dropout by bits"
+COUNTED = "block by block, for named rows, backward kernels with the sums for vectors, dropout by bits"
 """Which graphs and figures a row has; another name where these change."""
 
 
@@ -127,8 +128,7 @@ def _graphs(fields: dict[str, Any], run: Callable[[compiled.CompiledStep], None]
             stack.enter_context(mock.patch.object(module, "back_end", on_the_gpu))
         stack.enter_context(mock.patch.object(compiled, "settle"))
         stack.enter_context(mock.patch.object(pretraining, "_fills", filled))
-        for module in (dropout, linear):
-            stack.enter_context(mock.patch.object(module, "_is_on_gpu", filled))
+        stack.enter_context(mock.patch.object(device, "is_on_gpu", filled))
         return cuda_graphs(compile_and_run)
 
 

@@ -80,13 +80,15 @@ def test_the_counts_of_a_block_and_nothing_left_patched(expected: Any, traced: T
     tokens, hidden = case.batches[0].layout.tokens, 64
     assert block.products[tokens, 3 * hidden, hidden, "bfloat16", "vector"] == 1
     assert graphs[3].operators["bertsmith.gelu_backward"][0] == 1, "which sums the gradient of the bias too"
+    assert graphs[3].operators["bertsmith.add_normalised_backward"][0] == 2, "and each of these those of three vectors"
+    assert graphs[3].kernels["sum"][0] == 3, "of what groups of rows give"
     assert [graph.operators.get("bertsmith.kept_bits", [0])[0] for graph in graphs] == [1, 0, 2, 0, 0, 0]
     assert not any(re.search(r"tl\.rand|philox", graph.code) for graph in graphs), "no kernel draws place by place"
     # Of a block, bytes for each number of the hidden states: its input 2, queries, keys and values 6, what attention
-    # gives 2, two sums 8 and what was dropped of each a bit, the first of them normalised 2, the inner map's output and
-    # its activation 16. For each token: a number of each head, a mean and a deviation of each sum. And copies of
-    # matrices in bf16.
-    numbers = 36 * tokens * hidden + tokens * hidden // 4 + (4 * 2 + 2 * 2 * 4) * tokens
+    # gives 2, two sums, normalised, 8 and what was dropped of each a bit, the first of them with weight and bias 2, the
+    # inner map's output and its activation 16. For each token: a number of each head and a deviation of each sum. And
+    # copies of matrices in bf16.
+    numbers = 36 * tokens * hidden + tokens * hidden // 4 + (4 * 2 + 2 * 4) * tokens
     assert numbers <= block.kept <= numbers + 2 * 12 * hidden**2 + 1024
     row = {"tokens": tokens, "hidden": hidden, "heads": 2, "attention_dropout": 0.1, "squared_lengths": tokens * 128.0}
     row["length"] = 128

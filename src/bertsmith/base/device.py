@@ -61,6 +61,12 @@ def made_current(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
+def is_on_gpu(x: torch.Tensor) -> bool:
+    """Whether a tensor is on a GPU. Asked by name of this module where a compiled step takes kernels of ours, so that
+    graphs for a GPU can be made, and looked at, without one."""
+    return x.device.type == "cuda"
+
+
 def choose_device(device: str = "auto", precision: str = "auto", fp32_products_of_run: str = "") -> Device:
     """Chooses the device ("auto", "cpu", "cuda", "cuda:1") and the precision (one of `PRECISIONS`), and logs why.
 

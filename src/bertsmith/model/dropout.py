@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from bertsmith.base import device
 from bertsmith.model.cpu import kernels
 from bertsmith.model.cpu.library import can_take
 from bertsmith.model.cpu.masks import Dropped, kept_places, scale_of, threshold_of
@@ -26,7 +27,7 @@ MANY = 1 << 22
 def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     """x with the probability 0, else scaled: as `torch.nn.functional.dropout`."""
     out: Tensor
-    if _in_bits(x, probability, training):
+    if in_bits(x, probability, training):
         out = _DroppedInGraph.apply(x, probability)  # type: ignore[no-untyped-call]
     elif not _is_ours(x, probability, training):
         out = functional.dropout(x, probability, training)
@@ -39,7 +40,7 @@ def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
 
 def add_dropped(x: Tensor, y: Tensor, probability: float, training: bool) -> Tensor:
     """x + dropout(y), in the dtype of x, which is the wider one."""
-    if _in_bits(y, probability, training):
+    if in_bits(y, probability, training):
         return x + dropout(y.to(x.dtype), probability, training)
     if not _is_ours(x, probability, training):
         return x + functional.dropout(y, probability, training)
@@ -51,13 +52,16 @@ def _is_ours(x: Tensor, probability: float, training: bool) -> bool:
     return training and probability > 0 and x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def _in_bits(x: Tensor, probability: float, training: bool) -> bool:
+def in_bits(x: Tensor, probability: float, training: bool) -> bool:
+    """Whether places of x are drawn as bits."""
     compiled = training and probability > 0 and torch.compiler.is_compiling()
-    return compiled and x.numel() >= MANY and _is_on_gpu(x) and can_draw(x.shape)
+    return compiled and x.numel() >= MANY and device.is_on_gpu(x) and can_draw(x.shape)
 
 
-def _is_on_gpu(x: Tensor) -> bool:
-    return x.device.type == "cuda"
+def are_kept(bits: Tensor) -> Tensor:
+    """bool[..., H], from bits [..., H / 8]."""
+    places = torch.arange(EIGHT, device=bits.device, dtype=torch.uint8)
+    return ((bits[..., None] >> places) & 1).flatten(-2) > 0
 
 
 def _factors(x: Tensor, probability: float) -> Tensor:
@@ -115,9 +119,7 @@ class _DroppedInGraph(torch.autograd.Function):
         bits = kept_bits(x, threshold_of(probability))
         ctx.save_for_backward(bits)
         ctx.scale = scale_of(probability)
-        places = torch.arange(EIGHT, device=x.device, dtype=torch.uint8)
-        kept = ((bits[..., None] >> places) & 1).view(x.shape)
-        return torch.where(kept > 0, x * ctx.scale, 0.0)
+        return torch.where(are_kept(bits), x * ctx.scale, 0.0)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:

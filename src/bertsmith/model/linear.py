@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from bertsmith.base import device
 from bertsmith.model.activations import BY_TANH, FUNCTIONS, gelu_by_tanh
 from bertsmith.model.copies import are_gathered, compute_copy, plain_copy, to_save
 from bertsmith.model.cpu import kernels
@@ -48,7 +49,7 @@ def activated(x: Tensor, linear: Linear, activation: str) -> Tensor:
     if x.ndim == 2 and is_plain(linear, x.dtype) and can_take(x, linear.bias):
         out: Tensor = _ActivatedProduct.apply(x, activation, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
         return out
-    in_graph = torch.compiler.is_compiling() and _is_on_gpu(x)
+    in_graph = torch.compiler.is_compiling() and device.is_on_gpu(x)
     if in_graph and activation in BY_TANH and can_run(x) and is_plain(linear, x.dtype):
         before = product(x, [linear.weight], [linear.bias.detach()])
         out = _GeluInGraph.apply(before, linear.bias, BY_TANH[activation])  # type: ignore[no-untyped-call]
@@ -66,7 +67,7 @@ def joined_linear(x: Tensor, *maps: nn.Linear, frozen_biases: bool = False) -> T
 def product(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> Tensor:
     """x W + b in the dtype of x, for weights [out, in] and biases [out], each joined along their first axis; without
     biases x W alone."""
-    if torch.compiler.is_compiling() and _is_on_gpu(x) and x.ndim == 2 and x.dtype != weights[0].dtype:
+    if torch.compiler.is_compiling() and device.is_on_gpu(x) and x.ndim == 2 and x.dtype != weights[0].dtype:
         copy = compute_copy(x.dtype, *(each.detach() for each in weights))
         bias = compute_copy(x.dtype, *biases) if biases else None
         made: Tensor = _ProductInGraph.apply(x, copy, bias, *weights)  # type: ignore[no-untyped-call]
@@ -82,10 +83,6 @@ def _needs_own_product(x: Tensor, weights: Sequence[Tensor]) -> bool:
     """On a CPU in half precision; and where a copy is made of gathered weights, which autograd would save."""
     narrow = x.dtype != weights[0].dtype
     return (narrow and x.device.type == "cpu") or ((narrow or len(weights) > 1) and are_gathered(weights))
-
-
-def _is_on_gpu(x: Tensor) -> bool:
-    return x.device.type == "cuda"
 
 
 class _ProductInGraph(torch.autograd.Function):

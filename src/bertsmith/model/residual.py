@@ -12,11 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from bertsmith.base import device
 from bertsmith.model.cpu import kernels
 from bertsmith.model.cpu.library import can_take
-from bertsmith.model.cpu.masks import Dropped
-from bertsmith.model.dropout import add_dropped
-from bertsmith.model.linear import Linear, is_plain
+from bertsmith.model.cpu.masks import Dropped, scale_of, threshold_of
+from bertsmith.model.dropout import add_dropped, are_kept, in_bits
+from bertsmith.model.linear import Linear, is_plain, product
+from bertsmith.model.triton.dropout import kept_bits
+from bertsmith.model.triton.residual import add_normalised_backward, can_run
 
 
 class LayerNorm(nn.LayerNorm):
@@ -38,6 +41,11 @@ def add_mapped(x: Tensor, given: Tensor, linear: Linear, norm: LayerNorm, dropou
         settings = _Settings(norm.eps, Dropped.draw(dropout))
         out, narrow = _AddNormalised.apply(settings, x, y, linear.bias, *vectors)  # type: ignore[no-untyped-call]
         return out, narrow
+    drawn = not dropout or in_bits(x, dropout, training=True)
+    if wide and drawn and torch.compiler.is_compiling() and device.is_on_gpu(x) and can_run(x):
+        y = product(given, [linear.weight], [linear.bias.detach()])
+        outs = _AddNormalisedInGraph.apply(norm.eps, dropout, x, y, linear.bias, *vectors)  # type: ignore[no-untyped-call]
+        return outs[0], outs[-1]
     y = linear(given)
     out = norm(add_dropped(x, y, dropout, training=dropout > 0))
     return out, out.to(y.dtype)
@@ -73,3 +81,31 @@ class _AddNormalised(torch.autograd.Function):
         sums, moments, weight = ctx.saved_tensors
         given = kernels.Gradients(*(None if each is None else each.contiguous() for each in (grad_out, grad_narrow)))
         return None, *kernels.add_normalise_backward(given, ctx.dtype, sums, moments, weight, ctx.dropped)
+
+
+class _AddNormalisedInGraph(torch.autograd.Function):
+    """For the compiler, which fuses what is written here; backward by a kernel of ours, which sums the gradient of the
+    bias in y too. In fp32 both outputs are one."""
+
+    @staticmethod
+    def forward(ctx: Any, epsilon: float, dropout: float, x: Tensor, y: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
+        _, weight, shift = vectors
+        ctx.scale, ctx.dtype, bits = scale_of(dropout), y.dtype, []
+        added = y.to(x.dtype)
+        if dropout:
+            bits = [kept_bits(x, threshold_of(dropout))]
+            added = torch.where(are_kept(bits[0]), added * ctx.scale, 0.0)
+        total = x + added
+        variance, mean = torch.var_mean(total, 1, correction=0, keepdim=True)
+        inverse = torch.rsqrt(variance + epsilon)
+        normal = (total - mean) * inverse
+        out = normal * weight + shift
+        ctx.save_for_backward(normal, inverse, weight, *bits)
+        return (out,) if y.dtype == x.dtype else (out, out.to(y.dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad_x, grad_y, sums = add_normalised_backward(list(grads), list(ctx.saved_tensors), ctx.scale, ctx.dtype)
+        of_weight, of_shift, of_bias = sums.sum(0).unbind()
+        return None, None, grad_x, grad_y, of_bias, of_weight, of_shift

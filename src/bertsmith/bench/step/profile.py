@@ -57,8 +57,8 @@ KERNELS: tuple[tuple[str, str], ...] = (
     ("matrix products", r"nvjet|gemm|cutlass|cublas|splitK"),
     (HEAD, r"^triton_.*(log_softmax|nll_loss|argmax)"),
     ("embeddings", r"^triton_.*(embedding|look_up)|embedding|[sS]ort|[sS]can|unique|thrust"),
-    ("dropout with sum and LayerNorm", r"^triton_.*layer_norm|kept_bits"),
-    ("GELU", r"^triton_.*(gelu|tanh)"),
+    ("dropout with sum and LayerNorm", r"^triton_.*(layer_norm|var_mean)|kept_bits|add_normalised"),
+    ("GELU", r"^triton_.*(gelu|tanh|sigmoid|erf)|^gelu_backward$"),
     (CASTS, r"^triton_.*(_to_copy|cat|stack|sum)|^Memcpy|^Memset"),
 )
 

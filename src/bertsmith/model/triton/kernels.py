@@ -1,5 +1,6 @@
 """Kernels of attention over packed sequences, with or without dropout: forward, and two for backward; of dropout of
-hidden states, `kept_bits`, which draws what is kept; and of GELU, `gelu_backward`.
+hidden states, `kept_bits`, which draws what is kept; of GELU, `gelu_backward`; and of what ends half a block,
+`add_normalised_backward`.
 
 The method of attention is FlashAttention-2's (Dao, 2023): a block of queries walks over the keys of its own sequence
 with a running maximum and sum; backward makes the probabilities again from the saved logarithm of the sum. What is
@@ -275,3 +276,45 @@ def gelu_backward(
         tl.store(grad_x + at, given, mask=is_real)
         total += given.to(tl.float32)
     tl.store(sums + group * WIDTH + column, tl.sum(total, 0), mask=column < WIDTH)
+
+
+@triton.jit
+def add_normalised_backward(
+    grad_out, grad_more, normalised, inverses, weight, bits, grad_x, grad_y, sums, scale, WIDTH,
+    GROUP: tl.constexpr, C: tl.constexpr, MORE: tl.constexpr, DROPS: tl.constexpr,
+):  # fmt: skip
+    """Of LayerNorm of x + dropout(y): grad_x and grad_y, from grad_out and, if MORE, grad_more. normalised: before it
+    is multiplied by the weight; all these are [T, WIDTH]. inverses: of deviations, fp32[T]. bits: of `kept_bits`, read
+    if DROPS. sums: fp32[T / GROUP, 3, WIDTH], the gradients of LayerNorm's weight and bias, and of a bias in y. C: at
+    least WIDTH. Programs: groups of rows."""
+    column = tl.arange(0, C)
+    is_real = column < WIDTH
+    by = tl.load(weight + column, mask=is_real, other=0.0)
+    of_weight = tl.zeros([C], tl.float32)
+    of_shift = tl.zeros([C], tl.float32)
+    of_bias = tl.zeros([C], tl.float32)
+    group = tl.program_id(0).to(tl.int64)
+    for number in tl.range(0, GROUP, num_stages=2):
+        row = group * GROUP + number
+        at = row * WIDTH + column
+        if DROPS:
+            byte = tl.load(bits + row * (WIDTH // 8) + column // 8, mask=is_real, other=0)
+        given = tl.load(grad_out + at, mask=is_real, other=0.0).to(tl.float32)
+        if MORE:
+            given += tl.load(grad_more + at, mask=is_real, other=0.0).to(tl.float32)
+        normal = tl.load(normalised + at, mask=is_real, other=0.0)
+        scaled = given * by
+        back = scaled - tl.sum(scaled) / WIDTH - normal * (tl.sum(scaled * normal) / WIDTH)
+        back *= tl.load(inverses + row)
+        tl.store(grad_x + at, back, mask=is_real)
+        if DROPS:
+            back = tl.where(((byte >> (column % 8)) & 1) != 0, back * scale, 0.0)
+        added = back.to(grad_y.dtype.element_ty)
+        tl.store(grad_y + at, added, mask=is_real)
+        of_weight += given * normal
+        of_shift += given
+        of_bias += added.to(tl.float32)
+    into = sums + group * 3 * WIDTH + column
+    tl.store(into, of_weight, mask=is_real)
+    tl.store(into + WIDTH, of_shift, mask=is_real)
+    tl.store(into + 2 * WIDTH, of_bias, mask=is_real)

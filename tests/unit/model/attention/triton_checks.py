@@ -11,15 +11,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from bertsmith.base import device
 from bertsmith.base.layout import Layout
 from bertsmith.model import dropout as model_dropout
-from bertsmith.model import linear as model_linear
 from bertsmith.model.activations import FUNCTIONS
 from bertsmith.model.attention import attend as model_attend
 from bertsmith.model.attention.attend import attend
@@ -208,7 +209,7 @@ def gelu_and_its_bias() -> None:
             torch.randn(rows, inner).to(dtype),
         )
         compiled = torch.compile(activated, backend="aot_eager", fullgraph=True, dynamic=False)
-        with mock.patch.object(model_linear, "_is_on_gpu", lambda x: len(x) > 0):
+        with mock.patch.object(device, "is_on_gpu", lambda x: len(x) > 0):
             out = compiled(x.requires_grad_(), linear, name)
         exact_of = [each.detach().double().requires_grad_() for each in (x, linear.weight, linear.bias)]
         exact = FUNCTIONS[name](torch.nn.functional.linear(*exact_of))
@@ -241,8 +242,7 @@ def a_block_in_a_graph() -> None:
         return block(x, x.half(), where)
 
     with contextlib.ExitStack() as stack:
-        for module in (model_linear, model_dropout):
-            stack.enter_context(mock.patch.object(module, "_is_on_gpu", lambda x: len(x) > 0))
+        stack.enter_context(mock.patch.object(device, "is_on_gpu", lambda x: len(x) > 0))
         stack.enter_context(mock.patch.object(model_attend, "back_end", return_value="Triton varlen"))
         ours = x.clone().requires_grad_()
         outs = torch.compile(work, backend="aot_eager", fullgraph=True, dynamic=False)(ours)
@@ -295,7 +295,7 @@ def dropout_in_a_graph() -> None:
     y = torch.randn(256, 64, generator=generator).half().requires_grad_()
     compiled = torch.compile(model_dropout.add_dropped, backend="aot_eager", fullgraph=True)
     many = mock.patch.object(model_dropout, "MANY", x.numel())
-    with many, mock.patch.object(model_dropout, "_is_on_gpu", lambda x: len(x) > 0):
+    with many, mock.patch.object(device, "is_on_gpu", lambda x: len(x) > 0):
         torch.manual_seed(3)
         out = compiled(x, y, 0.1, True)
     kept = [each for each in out.grad_fn.saved_tensors if each.dtype == torch.uint8]
@@ -312,19 +312,35 @@ def dropout_in_a_graph() -> None:
     def work(y: torch.Tensor) -> torch.Tensor:
         return checkpoint(model_dropout.add_dropped, x, y, 0.1, True, use_reentrant=False)
 
-    with many, mock.patch.object(model_dropout, "_is_on_gpu", lambda x: len(x) > 0):
+    with many, mock.patch.object(device, "is_on_gpu", lambda x: len(x) > 0):
         torch.manual_seed(3)
         torch.compile(work, backend="aot_eager", fullgraph=True)(y).backward(down)
     assert torch.equal(y.grad, expected)
 
 
-def compiles(folder: Path, whole: bool) -> None:
-    """Each kernel becomes machine code of three generations of cards. whole: for both widths, with and without dropout,
-    and for a fourth generation; else in FEW_WAYS."""
+def machine_code(
+    function: Any, signature: dict[str, str], shape: dict[str, Any], generation: int, options: Any, folder: Path
+) -> tuple[Any, int, str]:
+    """What a kernel becomes for a generation of cards, the bytes that it spills, and all that it uses."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    # As Triton sees them in a run: PyTorch's tensors start at multiples of 16 bytes, so loads are wide and early.
+    wide = [at for at, each in enumerate(function.arg_names) if signature[each].startswith("*") or each == "WIDTH"]
+    aligned = {(at,): [["tt.divisibility", 16]] for at in wide}
+    source = ASTSource(fn=function, signature=signature, constexprs=shape, attrs=aligned)
+    made = triton.compile(source, target=GPUTarget("cuda", 10 * generation, 32), options=options)
+    code, tool = folder / "cubin", Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    code.write_bytes(made.asm["cubin"])
+    used = subprocess.run([tool, "-res-usage", code], capture_output=True, text=True, check=True).stdout
+    assert f"Function {function.__name__}" in used
+    return made, max(int(each) for each in re.findall(r"STACK:(\d+)", used)), used
+
+
+def compiles(folder: Path, whole: bool) -> None:
+    """Each kernel becomes machine code of three generations of cards. whole: for both widths, with and without dropout,
+    and for a fourth generation; else in FEW_WAYS."""
     from bertsmith.model.triton import kernels as triton_kernels
 
     known = {
@@ -337,7 +353,6 @@ def compiles(folder: Path, whole: bool) -> None:
         "dropped": "i32",
         "LONGEST": "i32",
     }
-    code, tool = folder / "cubin", Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     ways = itertools.product((64, 128), (False, True), (8, 9, 10, 12)) if whole else FEW_WAYS
     names = [("forward", 512), ("backward_of_keys", 512), ("backward_of_queries", 512), ("backward_of_queries", 128)]
     for (name, longest), (width, drops, generation) in itertools.product(names, ways):
@@ -346,16 +361,8 @@ def compiles(folder: Path, whole: bool) -> None:
         shape = {"HEADS": 16, "D": width, "DROPS": drops, "Q": options.pop("Q"), "K": options.pop("K")}
         shape |= {"WHOLE": options.pop("WHOLE")} if "WHOLE" in options else {}
         signature = {each: "constexpr" if each in shape else known.get(each, "*bf16") for each in function.arg_names}
-        # As Triton sees them in a run: PyTorch's tensors start at multiples of 16 bytes, so loads are wide and early.
-        numbers = enumerate(function.arg_names)
-        aligned = {(at,): [["tt.divisibility", 16]] for at, each in numbers if signature[each].startswith("*")}
-        source = ASTSource(fn=function, signature=signature, constexprs=shape, attrs=aligned)
-        made = triton.compile(source, target=GPUTarget("cuda", 10 * generation, 32), options=options)
-        code.write_bytes(made.asm["cubin"])
+        made, spilled, used = machine_code(function, signature, shape, generation, options, folder)
         assert made.metadata.shared <= (200_000 if generation in (9, 10) else 101_376)
-        used = subprocess.run([tool, "-res-usage", code], capture_output=True, text=True, check=True).stdout
-        assert f"Function {name}" in used
-        spilled = max(int(each) for each in re.findall(r"STACK:(\d+)", used))
         # With half the registers some spill, except on a Hopper without dropout; with it, it was 1.2 times as fast so.
         is_halved = "maxnreg" in options and (drops or generation != 9)
         few = 200 if is_halved else 32 if generation == 12 else 0
@@ -369,8 +376,8 @@ def compiles(folder: Path, whole: bool) -> None:
         assert made.asm["ptx"].count("mul.hi") < (100 if drops else 1), "one Philox call for eight keys"
     signature = {"out": "*u8", "seed": "*i64", "dropped": "i32", "COUNT": "i32", "R": "constexpr"}
     for generation in (8, 9, 10, 12) if whole else (8, 9, 10):
-        source = ASTSource(fn=triton_kernels.kept_bits, signature=signature, constexprs={"R": BLOCK})
-        made = triton.compile(source, target=GPUTarget("cuda", 10 * generation, 32), options={"num_warps": 4})
+        options = {"num_warps": 4}
+        made, *_ = machine_code(triton_kernels.kept_bits, signature, {"R": BLOCK}, generation, options, folder)
         assert made.metadata.shared == 0
         draws = BLOCK // (4 * 32)
         assert made.asm["ptx"].count("mul.hi") <= 2 * 7 * draws, "one Philox call, of seven rounds, for eight places"
