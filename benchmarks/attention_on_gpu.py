@@ -47,6 +47,8 @@ KERNELS: dict[str, tuple[str, dict[str, bool]]] = {
 BLOCKS = [(64, 64), (64, 32), (64, 128), (32, 64), (128, 64)]
 WAYS = [(q, k, warps, stages) for q, k in BLOCKS for warps in (4, 8) for stages in (2, 3)]
 WHOLE_WAYS = [(128, k, warps, stages) for k in (32, 64, 128) for warps in (4, 8) for stages in (1, 2, 3)]
+REGISTERS = (0, 128)
+"""The most of a thread, with 8 warps; 0 for as many as the compiler takes."""
 Row = dict[str, Any]
 
 
@@ -80,10 +82,7 @@ def rows_of(name: str, dropout: float, device: str = "cuda", dtype: torch.dtype 
     yield {**about, "kernel": "operator, backward", "us": backward}
     arguments = arguments_of(qkv, by_out, packed, dropout)
     for kernel, (function, more) in KERNELS.items():
-        for q, k, warps, stages in WHOLE_WAYS if more.get("WHOLE") else WAYS:
-            if more.get("WHOLE") and q < packed.longest:
-                continue
-            how = {"Q": q, "K": k, "num_warps": warps, "num_stages": stages}
+        for how in ways_of(more, packed.longest):
             with mock.patch.object(attention, "how_to_run", return_value=how | more):
                 try:
                     taken = microseconds(partial(attention._run, function, arguments[function], HEADS))
@@ -92,6 +91,17 @@ def rows_of(name: str, dropout: float, device: str = "cuda", dtype: torch.dtype 
                     yield {**about, "kernel": kernel, **how, "failed": f"{type(why).__name__}: {why}"}
                     continue
             yield {**about, "kernel": kernel, **how, "us": taken}
+
+
+def ways_of(more: dict[str, bool], longest: int) -> list[dict[str, int]]:
+    """A kernel's, for sequences of up to `longest`; more: what else it is given."""
+    whole = bool(more.get("WHOLE"))
+    ways = [
+        {"Q": q, "K": k, "num_warps": warps, "num_stages": stages} | ({"maxnreg": most} if most else {})
+        for q, k, warps, stages in (WHOLE_WAYS if whole else WAYS)
+        for most in (REGISTERS if whole and warps == 8 else (0,))
+    ]
+    return [way for way in ways if not whole or way["Q"] >= longest]
 
 
 def arguments_of(qkv: Tensor, by_out: Tensor, packed: Packed, dropout: float) -> dict[str, tuple[Any, ...]]:
@@ -120,7 +130,10 @@ def table(rows: list[Row]) -> list[str]:
 
 def said(row: Row) -> str:
     """Such as "64 x 32, 4 warps, 3 stages"."""
-    return f"{row['Q']} x {row['K']}, {row['num_warps']} warps, {row['num_stages']} stages" if "Q" in row else ""
+    if "Q" not in row:
+        return ""
+    most = f", {row['maxnreg']} registers" if "maxnreg" in row else ""
+    return f"{row['Q']} x {row['K']}, {row['num_warps']} warps, {row['num_stages']} stages{most}"
 
 
 def main() -> None:

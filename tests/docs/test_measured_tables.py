@@ -305,32 +305,44 @@ def test_rows_of_the_readme_beside_peers(head: str, form: str, name: str, start:
         assert f"({row['ratio']:.1f}x)" in peer, row["case"]
 
 
+def gpu_row(start: str) -> dict[str, Any]:
+    """The first row of the H200 whose name starts so."""
+    return next(each for each in stored("nvidia-h200.json")["rows"] if each["case"].startswith(start))
+
+
 def test_the_readmes_figures_of_a_gpu() -> None:
     (shown,) = [each for each in (ROOT / "README.md").read_text("utf-8").splitlines() if each.startswith("On one H200")]
     for start in ("large, 256 full at 128", "large, 64 full at 512"):
-        (row,) = [each for each in stored("nvidia-h200.json")["rows"] if each["case"].startswith(start)]
+        row = gpu_row(start)
         assert f"{row['ours']:,.0f} " in shown
         assert f"{row['peak_share']:.1%}" in shown
 
 
-def test_what_the_gpus_page_says_of_idle_time_and_of_slots() -> None:
-    """Steps of a turn beside the kernels of a profiled one, and products a slot. The profiles were of one pass each."""
+def test_what_the_gpus_page_says_of_idle_time_kernels_and_slots() -> None:
+    """Steps of a turn beside the kernels of a profiled one; single kernels; and products by slots."""
     text = (ROOT / "docs" / "gpu.md").read_text("utf-8")
-    idle: dict[float, list[float]] = {}
-    longer, products = [], {}
-    for row in [each for each in stored("nvidia-h200.json")["rows"] if "kernels" in each]:
-        full = " full at " in row["case"]
-        slots, steps = 32_768 if full else 29_824 if "at 128" in row["case"] else 25_984, 1 if full else 2
-        groups = dict(row["kernels"]["groups"])
-        dropout = 0.0 if "of attention 0" in row["case"] else 0.1
-        idle.setdefault(dropout, []).append(1e3 * groups.pop("the GPU idle"))
-        turn = median(row["ours_seconds"]) / (4 * steps)
-        longer.append(1e3 * (turn - sum(groups.values()) / steps))
-        products.setdefault(slots, []).append(groups["matrix products"] / steps / slots)
-    assert f"idle for {min(idle[0.0]):.1f} to {max(idle[0.0]):.1f} ms of a pass" in text
-    assert f"for {min(idle[0.1]):.1f} and {max(idle[0.1]):.1f}:" in text
-    most, *others = sorted(longer, reverse=True)
-    assert f"up to {most:.1f} ms longer than the kernels" in text
-    assert f"{abs(min(others)):.0f} to {max(others):.1f} ms in the other rows" in text
-    slow, fast = products.pop(29_824), [each for found in products.values() for each in found]
-    assert f"take {min(slow) / max(fast) - 1:.0%} to {max(slow) / min(fast) - 1:.0%} longer a slot" in text
+    longer = {}
+    for row in [each for each in stored("nvidia-h200.json")["rows"] if "steps" in each.get("kernels", {})]:
+        groups, steps = dict(row["kernels"]["groups"]), row["kernels"]["steps"]
+        groups.pop("the GPU idle")
+        longer[row["case"]] = 1e3 * (median(row["ours_seconds"]) - sum(groups.values())) / steps
+    (graphs,) = [case for case in longer if "CUDA graphs" in case]
+    by_graphs, *single = longer.pop(graphs), *longer.values()
+    assert f"idle for {by_graphs:.1f} ms of such a step instead of {min(single):.1f} to {max(single):.1f}" in text
+    assert f"took {by_graphs:.1f} to {max(single):.1f} ms longer than the kernels" in text
+    last, before = gpu_row("large, 256 full at 128: bf16, AdamW, compiled, dr"), gpu_row(graphs)
+    assert f"{1e3 * median(before['ours_seconds']) / 4:.1f} ms, where single launches" in text
+
+    for row, name, shown in (
+        (before, "gelu_backward", "{:.0f} us a layer, twice"),
+        (before, "gelu_8", "133 forward where it took {:.0f}"),
+        (before, "kept_bits", "drawn in {:.1f} us"),
+        (last, "gelu_backward", "Ours takes {:.0f};"),
+        (last, "sigmoid", "{:.0f} forward where"),
+    ):
+        ((taken, launches),) = [(each[2], each[1]) for each in row["kernels"]["longest"] if name in each[0]]
+        assert shown.format(1e6 * taken / launches) in text, name
+    row = gpu_row("products of a layer")
+    rates = dict(zip(row["slots"], row["all"], strict=True))
+    least, most = min(rates, key=rates.__getitem__), max(rates, key=rates.__getitem__)
+    assert f"{rates[least]:.0f} (at {least:,}) to {rates[most]:.0f} TFLOP/s (at {most:,})" in text
