@@ -28,7 +28,7 @@ from bertsmith.bench.table import Table
 LIMITS = {"fp32": 2e-5, "bf16": 2e-2, "fp16": 3e-3}
 """The largest errors that rounding explains, in parts of the largest number."""
 _DEVIATIONS = 5.0
-_KERNEL_SECONDS, _STEP_SECONDS, _GRAPH_SECONDS, _RESIDUAL_SECONDS = 40.0, 25.0, 5.0, 10.0
+_KERNEL_SECONDS, _STEP_SECONDS, _GRAPH_SECONDS, _RESIDUAL_SECONDS = 30.0, 20.0, 5.0, 10.0
 _TITLE = "The largest error beside float64, in parts of the largest number"
 
 

@@ -34,7 +34,7 @@ _KINDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 """Of x [T, in], a weight [out, in] and the gradient [T, out] of what is given, whose first row stands for a bias."""
 _SWEEPS, _TIMES = 3, 3
 _MOST_EVEN = 8 * TILE
-_SECONDS = 20.0
+_SECONDS = 10.0
 
 
 class Worker:

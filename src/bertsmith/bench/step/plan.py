@@ -141,7 +141,7 @@ class GpuSizes:
     models: tuple[str, ...] = ("large", "base")
     lengths: tuple[int, ...] = (128, 512)
     tokens: int = 32_768
-    passes: int = 16
+    passes: int = 8
     seconds: float = 8.0
     compiled: bool = True
     vocabulary: int = VOCABULARY
