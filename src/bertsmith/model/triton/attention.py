@@ -122,7 +122,9 @@ def _run(name: str, arguments: tuple[Any, ...], heads: int) -> dict[str, int]:
 
 @cache
 def _generation(device: torch.device) -> int:
-    """Triton's interpreter, which runs on a CPU, takes what a Hopper takes."""
+    """0 is none of NVIDIA's. Triton's interpreter, which runs on a CPU, takes what a Hopper takes."""
+    if torch.version.hip:
+        return 0
     return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else _LARGE[0]
 
 

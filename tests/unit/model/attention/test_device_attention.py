@@ -167,6 +167,14 @@ def test_draws_are_numbered_in_31_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not triton_attention.can_run(2**28 - 1, 65, 64), "a part of eight keys is a draw too"
 
 
+def test_an_amd_gpu_takes_no_option_of_nvidias(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton refuses a limit of registers there; an MI300 calls itself 9.4, as if it were a Hopper."""
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 4))
+    generation = triton_attention._generation.__wrapped__(torch.device("cuda", 0))
+    assert "maxnreg" not in triton_attention.how_to_run("backward_of_queries", 64, torch.bfloat16, generation, 128)
+
+
 def test_what_is_asked_of_a_card_is_marked_as_the_compiler_marks_it() -> None:
     marked = torch.compiler.assume_constant_result(lambda device: True)
     for each in (_is_ampere, attend_module._is_faster_in_ours):
