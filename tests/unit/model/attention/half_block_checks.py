@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import torch
 from torch.utils.checkpoint import checkpoint
-from triton_checks import machine_code, unpacked
+from triton_checks import machine_code, on_a_gpu, unpacked
 
-from bertsmith.base import device
-from bertsmith.model import dropout as model_dropout
 from bertsmith.model.cpu.masks import scale_of
 from bertsmith.model.linear import Linear
 from bertsmith.model.residual import LayerNorm, add_mapped
@@ -69,19 +65,6 @@ def the_end_of_half_a_block() -> None:
         out.backward(downs[0])
         grads.append(linear.weight.grad)
     assert torch.equal(*grads)
-
-
-def on_a_gpu(run: Callable[..., tuple[torch.Tensor, ...]]) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """The same, traced as if tensors were there and their places many."""
-
-    def patched(*arguments: object) -> tuple[torch.Tensor, ...]:
-        with (
-            mock.patch.object(model_dropout, "MANY", 1),
-            mock.patch.object(device, "is_on_gpu", lambda x: len(x) > 0),
-        ):
-            return run(*arguments)
-
-    return patched
 
 
 def compiles(folder: Path, whole: bool) -> None:

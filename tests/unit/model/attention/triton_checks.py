@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import importlib
 import itertools
@@ -31,7 +30,7 @@ from bertsmith.model.layers import Block
 from bertsmith.model.linear import Linear, activated
 from bertsmith.model.triton import attention as triton_attention
 from bertsmith.model.triton.dropout import BLOCK, _kept_bits, can_draw, kept_bits
-from bertsmith.model.triton.gelu import GROUP, gelu_backward
+from bertsmith.model.triton.gelu import GROUP, HOW, gelu_backward
 
 # What PyTorch has for GPUs alone: a product of numbers in half precision in fp32.
 WIDE_PRODUCTS = torch.library.Library("aten", "IMPL")
@@ -176,6 +175,19 @@ def keys_with_queries_or_alone() -> None:
         assert 0 < (ways[0] - ways[1]).norm() < 2e-6 * ways[0].norm()
 
 
+def on_a_gpu(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, traced as if tensors were there and their places many."""
+
+    def patched(*arguments: object) -> Any:
+        with (
+            mock.patch.object(model_dropout, "MANY", 1),
+            mock.patch.object(device, "is_on_gpu", lambda x: len(x) > 0),
+        ):
+            return run(*arguments)
+
+    return patched
+
+
 def in_a_graph() -> None:
     """The operators are whole for PyTorch's compiler, which takes them into one graph."""
     qkv, by_out, packed = drawn(lengths=(3, 0, 12))
@@ -209,8 +221,7 @@ def gelu_and_its_bias() -> None:
             torch.randn(rows, inner).to(dtype),
         )
         compiled = torch.compile(activated, backend="aot_eager", fullgraph=True, dynamic=False)
-        with mock.patch.object(device, "is_on_gpu", lambda x: len(x) > 0):
-            out = compiled(x.requires_grad_(), linear, name)
+        out = on_a_gpu(compiled)(x.requires_grad_(), linear, name)
         exact_of = [each.detach().double().requires_grad_() for each in (x, linear.weight, linear.bias)]
         exact = FUNCTIONS[name](torch.nn.functional.linear(*exact_of))
         out.backward(down)
@@ -244,11 +255,9 @@ def a_block_in_a_graph() -> None:
     def chosen(*_: object) -> str:
         return "Triton varlen"
 
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(device, "is_on_gpu", lambda x: len(x) > 0))
-        stack.enter_context(mock.patch.object(model_attend, "back_end", chosen))
-        ours = x.clone().requires_grad_()
-        outs = torch.compile(work, backend="aot_eager", fullgraph=True, dynamic=False)(ours)
+    ours = x.clone().requires_grad_()
+    with mock.patch.object(model_attend, "back_end", chosen):
+        outs = on_a_gpu(torch.compile(work, backend="aot_eager", fullgraph=True, dynamic=False))(ours)
     torch.autograd.backward(outs, (by_wide, by_narrow.half()))
     theirs = x.double().requires_grad_()
     exact = exact_block(theirs, theirs, packed)
@@ -297,10 +306,8 @@ def dropout_in_a_graph() -> None:
     x, down = torch.randn(2, 256, 64, generator=generator).unbind()
     y = torch.randn(256, 64, generator=generator).half().requires_grad_()
     compiled = torch.compile(model_dropout.add_dropped, backend="aot_eager", fullgraph=True)
-    many = mock.patch.object(model_dropout, "MANY", x.numel())
-    with many, mock.patch.object(device, "is_on_gpu", lambda x: len(x) > 0):
-        torch.manual_seed(3)
-        out = compiled(x, y, 0.1, True)
+    torch.manual_seed(3)
+    out = on_a_gpu(compiled)(x, y, 0.1, True)
     kept = [each for each in out.grad_fn.saved_tensors if each.dtype == torch.uint8]
     assert [each.shape for each in kept] == [(256, 8)]
     assert sum(each.numel() for each in out.grad_fn.saved_tensors) == kept[0].numel(), "and nothing else"
@@ -315,9 +322,8 @@ def dropout_in_a_graph() -> None:
     def work(y: torch.Tensor) -> torch.Tensor:
         return checkpoint(model_dropout.add_dropped, x, y, 0.1, True, use_reentrant=False)
 
-    with many, mock.patch.object(device, "is_on_gpu", lambda x: len(x) > 0):
-        torch.manual_seed(3)
-        torch.compile(work, backend="aot_eager", fullgraph=True)(y).backward(down)
+    torch.manual_seed(3)
+    on_a_gpu(torch.compile(work, backend="aot_eager", fullgraph=True))(y).backward(down)
     assert torch.equal(y.grad, expected)
 
 
@@ -384,3 +390,11 @@ def compiles(folder: Path, whole: bool) -> None:
         assert made.metadata.shared == 0
         draws = BLOCK // (4 * 32)
         assert made.asm["ptx"].count("mul.hi") <= 2 * 7 * draws, "one Philox call, of seven rounds, for eight places"
+    kinds = {"sums": "*fp32", "WIDTH": "i32"}
+    for generation, by_tanh in itertools.product((8, 9, 10, 12) if whole else (8, 9, 10), (False, True)):
+        shape = {"GROUP": GROUP, "TANH": by_tanh, **HOW}
+        options = {"num_warps": shape.pop("num_warps")}
+        function = triton_kernels.gelu_backward
+        signature = {each: "constexpr" if each in shape else kinds.get(each, "*bf16") for each in function.arg_names}
+        _, spilled, used = machine_code(function, signature, shape, generation, options, folder)
+        assert spilled == 0, (generation, by_tanh, used)
