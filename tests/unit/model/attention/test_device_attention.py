@@ -212,7 +212,7 @@ def test_the_triton_kernels_by_their_interpreter() -> None:
         "the_benchmark",
         "bits_of_dropout",
         "dropout_in_a_graph",
-        "gelu_and_its_bias",
+        "activations_and_their_biases",
         "a_block_in_a_graph",
     )
     calls = [*(f"triton_checks.{each}()" for each in checks), "half_block_checks.the_end_of_half_a_block()"]

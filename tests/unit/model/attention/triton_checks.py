@@ -205,32 +205,34 @@ def in_a_graph() -> None:
     assert torch.equal(qkv.grad, expected)
 
 
-def gelu_and_its_bias() -> None:
-    """GELU of a map with a bias in a compiled step on a GPU: outputs and gradients beside float64. In half precision
-    the gradient of the weight leaves its product in fp32, which PyTorch has for GPUs alone."""
+def activations_and_their_biases() -> None:
+    """The activation of a map with a bias in a compiled step on a GPU: outputs and gradients beside float64, whatever
+    is learnt. In half precision the gradient of the weight leaves its product in fp32, which PyTorch has for GPUs
+    alone."""
     rows, width, inner = 2 * GROUP, 8, 300
-    for name, dtype, close in (
-        ("gelu", torch.float32, 1e-6),
-        ("gelu_new", torch.float32, 1e-6),
-        ("gelu_pytorch_tanh", torch.float16, 1e-3),
+    for name, dtype, close, frozen in (
+        ("relu", torch.float32, 1e-6, "b"),
+        ("gelu", torch.float32, 1e-6, ""),
+        ("gelu_new", torch.float32, 1e-6, "b"),
+        ("gelu_pytorch_tanh", torch.float16, 1e-3, ""),
+        ("gelu", torch.float16, 1e-3, "xw"),
+        ("gelu_new", torch.float16, 1e-3, "b"),
     ):
         torch.manual_seed(0)
-        linear, x, down = (
-            Linear(width, inner),
-            (3 * torch.randn(rows, width)).to(dtype),
-            torch.randn(rows, inner).to(dtype),
-        )
+        linear, x = Linear(width, inner), (3 * torch.randn(rows, width)).to(dtype)
+        down = torch.randn(rows, inner).to(dtype)
+        leaves = {"x": x, "w": linear.weight, "b": linear.bias}
+        exact_of = [each.detach().double().requires_grad_(key not in frozen) for key, each in leaves.items()]
+        for key, each in leaves.items():
+            each.requires_grad_(key not in frozen)
         compiled = torch.compile(activated, backend="aot_eager", fullgraph=True, dynamic=False)
-        out = on_a_gpu(compiled)(x.requires_grad_(), linear, name)
-        exact_of = [each.detach().double().requires_grad_() for each in (x, linear.weight, linear.bias)]
+        out = on_a_gpu(compiled)(x, linear, name)
         exact = FUNCTIONS[name](torch.nn.functional.linear(*exact_of))
         out.backward(down)
         exact.backward(down.double())
-        for found, wanted in (
-            (out, exact),
-            *zip((x.grad, linear.weight.grad, linear.bias.grad), (each.grad for each in exact_of), strict=True),
-        ):
-            assert (found - wanted).norm() < close * wanted.norm(), name
+        learnt = [pair for pair in zip(leaves.values(), exact_of, strict=True) if pair[1].requires_grad]
+        for found, wanted in ((out, exact), *((ours.grad, theirs.grad) for ours, theirs in learnt)):
+            assert (found - wanted).norm() < close * wanted.norm(), (name, dtype, frozen)
     torch.library.opcheck(gelu_backward, (down, down, True), test_utils=("test_schema", "test_faketensor"))
 
 
