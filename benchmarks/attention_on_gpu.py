@@ -110,7 +110,7 @@ def arguments_of(qkv: Tensor, by_out: Tensor, packed: Packed, dropout: float) ->
     out, lse = attention._empty_results(qkv, HEADS)
     last = (packed.offsets, seed, threshold_of(dropout), packed.longest)
     attention._run("forward", (qkv, out, lse, *last), HEADS)
-    backward = (by_out, lse, torch.zeros_like(lse), torch.empty_like(qkv), None, 0, *last)
+    backward = (by_out, lse, torch.zeros_like(lse), torch.empty_like(qkv), *last)
     return {"forward": (qkv, out, lse, *last), "backward_of_keys": (qkv, *backward), BACKWARD: (qkv, out, *backward)}
 
 

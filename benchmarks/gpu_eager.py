@@ -79,9 +79,9 @@ def eager_row(about: Row, config: BertConfig, precision: str, layout: Layout, wo
     """The counts of some work on tensors without numbers, whose operators start a kernel each; attention is counted as
     the fused kernel that a GPU has for it."""
 
-    def attention(qkv: torch.Tensor, heads: int, packed: Offsets, dropout: float = 0.0, *_: object) -> torch.Tensor:
+    def attention(qkv: torch.Tensor, heads: int, packed: Offsets, dropout: float = 0.0) -> torch.Tensor:
         # The operator itself: what is around it would start a kernel.
-        out: torch.Tensor = _attention(qkv, [], packed.offsets, packed.offsets, [heads, packed.longest], 0.0)[0]
+        out: torch.Tensor = _attention(qkv, heads, packed.offsets, packed.longest, 0.0, packed.offsets)[0]
         return out
 
     with ExitStack() as stack:

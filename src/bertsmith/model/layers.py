@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from bertsmith.model.attention.attend import attend, sums_biases
+from bertsmith.model.attention.attend import attend
 from bertsmith.model.attention.packed import Offsets
 from bertsmith.model.config import BertConfig
 from bertsmith.model.dropout import dropout
@@ -54,12 +54,10 @@ class Attention(nn.Module):
         self.output = Linear(width, width)
 
     def forward(self, x: Tensor, packed: Offsets) -> Tensor:
-        maps, dropout = (self.query, self.key, self.value), self.dropout if self.training else 0.0
-        summed = sums_biases(x, self.heads, packed, dropout)
-        qkv = joined_linear(x, *maps, frozen_biases=summed).view(x.shape[0], 3, x.shape[1])
+        qkv = joined_linear(x, self.query, self.key, self.value).view(x.shape[0], 3, x.shape[1])
         if self.record is not None:
             self.record(qkv)
-        return attend(qkv, self.heads, packed, dropout, [each.bias for each in maps] if summed else ())
+        return attend(qkv, self.heads, packed, self.dropout if self.training else 0.0)
 
 
 class FeedForward(nn.Module):

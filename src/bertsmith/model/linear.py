@@ -57,11 +57,9 @@ def activated(x: Tensor, linear: Linear, activation: str) -> Tensor:
     return FUNCTIONS[activation](linear(x))
 
 
-def joined_linear(x: Tensor, *maps: nn.Linear, frozen_biases: bool = False) -> Tensor:
-    """The maps' outputs side by side, in one product: x[..., in] -> [..., out of all]. frozen_biases: somebody else
-    gives them their gradients."""
-    biases = [each.bias.detach() if frozen_biases else each.bias for each in maps]
-    return product(x, [each.weight for each in maps], biases)
+def joined_linear(x: Tensor, *maps: nn.Linear) -> Tensor:
+    """The maps' outputs side by side, in one product: x[..., in] -> [..., out of all]."""
+    return product(x, [each.weight for each in maps], [each.bias for each in maps])
 
 
 def product(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> Tensor:
@@ -69,7 +67,7 @@ def product(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = ())
     biases x W alone."""
     if torch.compiler.is_compiling() and device.is_on_gpu(x) and x.ndim == 2 and x.dtype != weights[0].dtype:
         copy = compute_copy(x.dtype, *(each.detach() for each in weights))
-        bias = compute_copy(x.dtype, *biases) if biases else None
+        bias = compute_copy(biases[0].dtype, *biases) if biases else None
         made: Tensor = _ProductInGraph.apply(x, copy, bias, *weights)  # type: ignore[no-untyped-call]
         return made
     if torch.compiler.is_compiling() or not _needs_own_product(x, weights):
@@ -93,14 +91,14 @@ class _ProductInGraph(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, copy: Tensor, bias: Tensor | None, *weights: Tensor) -> Tensor:
         ctx.save_for_backward(x, copy)
         ctx.rows = [len(each) for each in weights]
-        return functional.linear(x, copy, bias)
+        return functional.linear(x, copy, None if bias is None else bias.to(x.dtype))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, copy = ctx.saved_tensors
         grad_weight = torch.mm(gradient.t(), x, out_dtype=torch.float32)
-        return gradient @ copy, None, gradient.sum(0), *torch.split(grad_weight, ctx.rows)
+        return gradient @ copy, None, gradient.sum(0, dtype=torch.float32), *torch.split(grad_weight, ctx.rows)
 
 
 class _HalfProduct(torch.autograd.Function):

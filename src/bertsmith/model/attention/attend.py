@@ -5,7 +5,6 @@ Legend: T token slots, N heads, D head width, H = N * D.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Literal
@@ -39,11 +38,10 @@ _HOPPERS, _PACKAGE, _HOPPER = "FA3", "flash_attn_interface", 9
 _TIMED_WIDTH = 64
 
 
-def attend(qkv: Tensor, heads: int, packed: Offsets, dropout: float = 0.0, biases: Sequence[Tensor] = ()) -> Tensor:
+def attend(qkv: Tensor, heads: int, packed: Offsets, dropout: float = 0.0) -> Tensor:
     """Every slot attends to all slots of its own sequence and to no other.
 
-    qkv: [T, 3, H], queries, keys and values. dropout: on the probabilities, 0 outside training. biases: see
-    `sums_biases`. Returns [T, H].
+    qkv: [T, 3, H], queries, keys and values. dropout: on the probabilities, 0 outside training. Returns [T, H].
     """
     chosen = back_end(qkv.device, qkv.dtype, heads, qkv.shape[-1] // heads, packed, dropout)
     if not torch.compiler.is_compiling():
@@ -51,22 +49,13 @@ def attend(qkv: Tensor, heads: int, packed: Offsets, dropout: float = 0.0, biase
     if chosen == "flash varlen":
         return flash_attention(qkv, heads, packed)
     if chosen == "Triton varlen":
-        return triton_attention.varlen_attention(qkv, heads, packed.offsets, packed.longest, dropout, biases)
-    assert not biases
+        return triton_attention.varlen_attention(qkv, heads, packed.offsets, packed.longest, dropout)
     if chosen == "padded rows":
         return padded_attention(qkv, heads, packed, dropout)
     assert isinstance(packed, Packed)
     if chosen == "sequence by sequence":
         return sequence_attention(qkv, heads, packed.layout)
     return block_attention(qkv, heads, packed.head_blocks(heads), dropout)
-
-
-def sums_biases(x: Tensor, heads: int, packed: Offsets, dropout: float) -> bool:
-    """Whether `attend` gives the biases of queries, keys and values, [H] each, their gradients, where x [T, H] is
-    mapped by them: in a compiled step, in which another kernel would read again what is summed."""
-    if not torch.compiler.is_compiling():
-        return False
-    return back_end(x.device, x.dtype, heads, x.shape[-1] // heads, packed, dropout) == "Triton varlen"
 
 
 def back_end(

@@ -10,7 +10,6 @@ Legend: T token slots, S sequences, N heads, D head width, H = N * D.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -54,20 +53,15 @@ def can_run(rows: int, longest: int, width: int) -> bool:
     return _HAS_TRITON and width in _WIDTHS and rows * -(-longest // 8) < 2**31
 
 
-def varlen_attention(
-    qkv: Tensor, heads: int, offsets: Tensor, longest: int, dropout: float, biases: Sequence[Tensor] = ()
-) -> Tensor:
+def varlen_attention(qkv: Tensor, heads: int, offsets: Tensor, longest: int, dropout: float) -> Tensor:
     """qkv [T, 3, H] -> [T, H]. offsets: int32[S + 1]. dropout: taken to the nearest of 65,536 parts, 0.1 as 0.100006.
-    The seed of what is dropped comes from the device's default generator. biases: of queries, keys and
-    values, [H] each, which were added before; the gradients that reach them are those of qkv, summed on the way."""
+    The seed of what is dropped comes from the device's default generator."""
     # Without dropout nothing looks at the seed.
     seed = torch.randint(2**62, (1,), device=qkv.device) if dropout else offsets
     # An operator of PyTorch's costs the host more than the launch, which short predictions wait for. Without it no mode
     # of PyTorch's sees the call.
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        out: Tensor = _attention(qkv, list(biases), offsets, seed, [heads, longest], dropout)[0]
-        return out
-    return _forward(qkv, heads, offsets, longest, dropout, seed)[0]
+    plain = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+    return (_forward if plain else _attention)(qkv, heads, offsets, longest, dropout, seed)[0]
 
 
 def _forward(
@@ -81,28 +75,25 @@ def _forward(
 
 @torch.library.custom_op("bertsmith::varlen_attention", mutates_args=())
 def _attention(
-    qkv: Tensor, biases: list[Tensor], offsets: Tensor, seed: Tensor, where: list[int], dropout: float
+    qkv: Tensor, heads: int, offsets: Tensor, longest: int, dropout: float, seed: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """[T, H], and the logarithm of each row's sum in base 2: fp32[T, N]. where: N and longest."""
-    heads, longest = where
+    """[T, H], and the logarithm of each row's sum in base 2: fp32[T, N]."""
     return _forward(qkv, heads, offsets, longest, dropout, seed)
 
 
 @torch.library.custom_op("bertsmith::varlen_attention_backward", mutates_args=())
 def _attention_backward(
     grad_out: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, offsets: Tensor, seed: Tensor, bounds: list[int]
-) -> tuple[Tensor, Tensor]:
-    """The gradient of qkv, and sums of blocks of its rows: fp32[blocks, 3 H], none where nobody wants them. out, lse:
-    what the forward pass gave. bounds: below which draws are dropped, longest, and rows of sums for each sequence."""
-    heads, (dropped, longest, per) = lse.shape[1], bounds
+) -> Tensor:
+    """The gradient of qkv. out, lse: what the forward pass gave. bounds: below which draws are dropped, and longest."""
+    heads = lse.shape[1]
     grad_out, qkv = grad_out.contiguous(), qkv.contiguous()
     grad_qkv, delta = torch.empty_like(qkv), torch.empty_like(lse)
-    sums = lse.new_zeros((len(offsets) - 1) * per, 3 * qkv.shape[2])
-    arguments = (grad_out, lse, delta, grad_qkv, sums if per else None, per, offsets, seed, dropped, longest)
+    arguments = (grad_out, lse, delta, grad_qkv, offsets, seed, *bounds)
     how = _run("backward_of_queries", (qkv, out, *arguments), heads)
     if not how["WHOLE"]:
         _run("backward_of_keys", (qkv, *arguments), heads)
-    return grad_qkv, sums
+    return grad_qkv
 
 
 def _run(name: str, arguments: tuple[Any, ...], heads: int) -> dict[str, int]:
@@ -134,30 +125,25 @@ def _empty_results(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:
 
 
 @_attention.register_fake
-def _(
-    qkv: Tensor, biases: list[Tensor], offsets: Tensor, seed: Tensor, where: list[int], dropout: float
-) -> tuple[Tensor, Tensor]:
-    return _empty_results(qkv, where[0])
+def _(qkv: Tensor, heads: int, offsets: Tensor, longest: int, dropout: float, seed: Tensor) -> tuple[Tensor, Tensor]:
+    return _empty_results(qkv, heads)
 
 
 @_attention_backward.register_fake
 def _(
     grad_out: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, offsets: Tensor, seed: Tensor, bounds: list[int]
-) -> tuple[Tensor, Tensor]:
-    sums = lse.new_empty((len(offsets) - 1) * bounds[2], 3 * qkv.shape[2])
-    return torch.empty_like(qkv, memory_format=torch.contiguous_format), sums
+) -> Tensor:
+    return torch.empty_like(qkv, memory_format=torch.contiguous_format)
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    qkv, biases, offsets, seed, where, dropout = inputs
+    qkv, _, offsets, longest, dropout, seed = inputs
     ctx.save_for_backward(qkv, *output, offsets, seed)
-    per = -(-where[1] // _FEWER) if biases else 0
-    ctx.bounds = [threshold_of(dropout), where[1], per]
+    ctx.bounds = [threshold_of(dropout), longest]
 
 
-def _backward(ctx: Any, grad_out: Tensor, grad_lse: Tensor) -> tuple[Any, ...]:
-    grad_qkv, sums = _attention_backward(grad_out, *ctx.saved_tensors, ctx.bounds)
-    return grad_qkv, [*sums.sum(0).view(3, -1)] if len(sums) else [], None, None, None, None
+def _backward(ctx: Any, grad_out: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
+    return _attention_backward(grad_out, *ctx.saved_tensors, ctx.bounds), None, None, None, None, None
 
 
 _attention.register_autograd(_backward, setup_context=_keep_for_backward)

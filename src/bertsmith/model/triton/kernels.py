@@ -12,7 +12,6 @@ Imported only where Triton is there. Programs of attention: blocks of the longes
 Legend: T token slots, S sequences, N heads, D head width (a power of two), Q rows of a block of queries, K of a block
 of keys, R of either. qkv: [T, 3, N, D]. out: [T, N, D]. lse (in base 2), delta (the product of a row's output and its
 gradient): fp32[T, N]. offsets: int32[S + 1].
-sums_of: fp32[S * PER, 3, N, D], zeros, for the sums of blocks of rows of grad_qkv; None where nobody wants them.
 seed: int64[1]. dropped: how many of 65,536 probabilities are dropped. DROPS: whether any are; otherwise nothing is
 drawn, and no seed is read.
 """
@@ -34,13 +33,13 @@ _ROOT_HALF, _DENSITY = tl.constexpr(0.7071067811865476), tl.constexpr(0.39894228
 
 @triton.jit
 def _place(offsets, LONGEST, HEADS: tl.constexpr, R: tl.constexpr):
-    """(first row of the program's block, its head, its sequence's first slot, length and number)."""
+    """(first row of the program's block, its head, its sequence's first slot and length)."""
     blocks = tl.cdiv(LONGEST, R)
     program = tl.program_id(0)
     sequence = program // (blocks * HEADS)
     start = tl.load(offsets + sequence)
     length = tl.load(offsets + sequence + 1) - start
-    return program % blocks * R, program // blocks % HEADS, start, length, sequence
+    return program % blocks * R, program // blocks % HEADS, start, length
 
 
 @triton.jit
@@ -103,7 +102,7 @@ def forward(
     qkv, out, lse, offsets, seed, dropped, LONGEST,
     HEADS: tl.constexpr, D: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
-    first, head, start, length, _ = _place(offsets, LONGEST, HEADS, Q)
+    first, head, start, length = _place(offsets, LONGEST, HEADS, Q)
     if first < length:
         ROW: tl.constexpr = 3 * HEADS * D
         query_base = qkv + start.to(tl.int64) * ROW + head * D
@@ -165,27 +164,24 @@ def _queries(qkv, grad_out, lse, first, head, start, length, HEADS: tl.constexpr
 
 
 @triton.jit
-def _store_part(
-    grad_qkv, sums, part: tl.constexpr, grad, first, length, head, start, block,
-    HEADS: tl.constexpr, D: tl.constexpr, R: tl.constexpr,
-):  # fmt: skip
-    """The gradient of a block of queries, keys or values, part 0, 1 or 2, and its sum over rows, where sums are wanted.
-    block: its row of the sums."""
-    base = start.to(tl.int64) * (3 * HEADS * D) + (part * HEADS + head) * D
-    _store_rows(grad_qkv + base, grad, first, length, 3 * HEADS * D, D, R)
-    if sums is not None:
-        own = tl.where((first + tl.arange(0, R) < length)[:, None], grad, 0.0)
-        tl.store(sums + ((block * 3 + part) * HEADS + head) * D + tl.arange(0, D), tl.sum(own, 0))
+def _store_keys(
+    grad_qkv, grad_k, grad_v, dropped, first, length, HEADS: tl.constexpr, D: tl.constexpr, K: tl.constexpr
+):
+    """Gradients of a block of keys and values, without the factors of the scores and of dropout. grad_qkv: where those
+    of the sequence's queries begin."""
+    ROW: tl.constexpr = 3 * HEADS * D
+    _store_rows(grad_qkv + HEADS * D, grad_k * (1 / tl.sqrt(D * 1.0)), first, length, ROW, D, K)
+    _store_rows(grad_qkv + 2 * HEADS * D, grad_v * (1 / _share(dropped)), first, length, ROW, D, K)
 
 
 @triton.jit
 def backward_of_queries(
-    qkv, out, grad_out, lse, delta, grad_qkv, sums_of, PER, offsets, seed, dropped, LONGEST,
+    qkv, out, grad_out, lse, delta, grad_qkv, offsets, seed, dropped, LONGEST,
     HEADS: tl.constexpr, D: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, DROPS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block of queries, from all keys of the sequence; and delta. WHOLE: the block has all queries of a
     sequence, so those of keys and values are whole too, and nobody needs delta."""
-    first, head, start, length, sequence = _place(offsets, LONGEST, HEADS, Q)
+    first, head, start, length = _place(offsets, LONGEST, HEADS, Q)
     if first < length:
         ROW: tl.constexpr = 3 * HEADS * D
         base = start.to(tl.int64) * ROW + head * D
@@ -210,22 +206,18 @@ def backward_of_queries(
             if WHOLE:
                 grad_v = tl.dot(tl.trans(left.to(by.dtype)), by, input_precision="ieee")
                 grad_k = tl.dot(tl.trans(by_scores), q, input_precision="ieee")
-                grad_k, grad_v = grad_k * (1 / tl.sqrt(D * 1.0)), grad_v * (1 / _share(dropped))
-                block = sequence * PER + key_first // K
-                _store_part(grad_qkv, sums_of, 1, grad_k, key_first, length, head, start, block, HEADS, D, K)
-                _store_part(grad_qkv, sums_of, 2, grad_v, key_first, length, head, start, block, HEADS, D, K)
-        grad_q = grad_q * (1 / tl.sqrt(D * 1.0))
-        _store_part(grad_qkv, sums_of, 0, grad_q, first, length, head, start, sequence * PER + first // Q, HEADS, D, Q)
+                _store_keys(grad_qkv + base, grad_k, grad_v, dropped, key_first, length, HEADS, D, K)
+        _store_rows(grad_qkv + base, grad_q * (1 / tl.sqrt(D * 1.0)), first, length, ROW, D, Q)
 
 
 @triton.jit
 def backward_of_keys(
-    qkv, grad_out, lse, delta, grad_qkv, sums_of, PER, offsets, seed, dropped, LONGEST,
+    qkv, grad_out, lse, delta, grad_qkv, offsets, seed, dropped, LONGEST,
     HEADS: tl.constexpr, D: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block of keys and values, from all queries of the sequence. Queries behind its end add zeros, as
     their gradient is zero; what is found for keys behind it is not stored."""
-    first, head, start, length, sequence = _place(offsets, LONGEST, HEADS, K)
+    first, head, start, length = _place(offsets, LONGEST, HEADS, K)
     if first < length:
         ROW: tl.constexpr = 3 * HEADS * D
         base = start.to(tl.int64) * ROW + head * D
@@ -243,10 +235,7 @@ def backward_of_keys(
             left, grad_scores = _gradients(k, q, v, by, sums[None, :], shift[None, :], kept, None, dropped, D)
             grad_v += tl.dot(left.to(by.dtype), by, input_precision="ieee")
             grad_k += tl.dot(grad_scores.to(q.dtype), q, input_precision="ieee")
-        grad_k, grad_v = grad_k * (1 / tl.sqrt(D * 1.0)), grad_v * (1 / _share(dropped))
-        block = sequence * PER + first // K
-        _store_part(grad_qkv, sums_of, 1, grad_k, first, length, head, start, block, HEADS, D, K)
-        _store_part(grad_qkv, sums_of, 2, grad_v, first, length, head, start, block, HEADS, D, K)
+        _store_keys(grad_qkv + base, grad_k, grad_v, dropped, first, length, HEADS, D, K)
 
 
 @triton.jit

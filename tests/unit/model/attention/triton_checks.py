@@ -159,19 +159,15 @@ def the_benchmark() -> None:
 
 
 def keys_with_queries_or_alone() -> None:
-    """The gradients of keys and values by the kernel of queries, and by one of their own, with and without dropout; and
-    of biases before."""
+    """The gradients of keys and values by the kernel of queries, and by one of their own, with and without dropout."""
     qkv, by_out, packed = drawn(width=16, lengths=[*LENGTHS, 128])
-    where = (packed.offsets, torch.tensor([5]), [HEADS, packed.longest])
     for dropout in (0.0, 0.3):
         ways = []
         for generation in (8, 9):
             with mock.patch.object(triton_attention, "_generation", return_value=generation):
-                own, biases = qkv.clone().requires_grad_(), torch.zeros(3, by_out.shape[1], requires_grad=True)
-                triton_attention._attention(own, [*biases], *where, dropout)[0].backward(by_out)
+                own = qkv.clone().requires_grad_()
+                kernel(own, packed, dropout).backward(by_out)
                 ways.append(own.grad)
-                sums = own.grad.sum(0).flatten()
-                assert (biases.grad.flatten() - sums).norm() < 2e-6 * sums.norm(), "as a bias before would be given"
         assert 0 < (ways[0] - ways[1]).norm() < 2e-6 * ways[0].norm()
 
 
@@ -192,7 +188,7 @@ def in_a_graph() -> None:
     """The operators are whole for PyTorch's compiler, which takes them into one graph."""
     qkv, by_out, packed = drawn(lengths=(3, 0, 12))
     qkv.requires_grad_()
-    arguments = (qkv, [], packed.offsets, torch.tensor([5]), [HEADS, packed.longest], 0.1)
+    arguments = (qkv, HEADS, packed.offsets, packed.longest, 0.1, torch.tensor([5]))
     torch.library.opcheck(triton_attention._attention, arguments, test_utils=("test_schema", "test_faketensor"))
 
     def work(qkv: torch.Tensor) -> torch.Tensor:
@@ -354,16 +350,7 @@ def compiles(folder: Path, whole: bool) -> None:
     and for a fourth generation; else in FEW_WAYS."""
     from bertsmith.model.triton import kernels as triton_kernels
 
-    known = {
-        "lse": "*fp32",
-        "delta": "*fp32",
-        "sums_of": "*fp32",
-        "PER": "i32",
-        "offsets": "*i32",
-        "seed": "*i64",
-        "dropped": "i32",
-        "LONGEST": "i32",
-    }
+    known = {"lse": "*fp32", "delta": "*fp32", "offsets": "*i32", "seed": "*i64", "dropped": "i32", "LONGEST": "i32"}
     ways = itertools.product((64, 128), (False, True), (8, 9, 10, 12)) if whole else FEW_WAYS
     names = [("forward", 512), ("backward_of_keys", 512), ("backward_of_queries", 512), ("backward_of_queries", 128)]
     for (name, longest), (width, drops, generation) in itertools.product(names, ways):
@@ -374,9 +361,8 @@ def compiles(folder: Path, whole: bool) -> None:
         signature = {each: "constexpr" if each in shape else known.get(each, "*bf16") for each in function.arg_names}
         made, spilled, used = machine_code(function, signature, shape, generation, options, folder)
         assert made.metadata.shared <= (200_000 if generation in (9, 10) else 101_376)
-        # With half the registers some spill, except on a Hopper without dropout; with it, it was 1.2 times as fast so.
-        is_halved = "maxnreg" in options and (drops or generation != 9)
-        few = 200 if is_halved else 32 if generation == 12 else 0
+        # With half the registers some spill, and yet two blocks side by side were 1.2 to 1.4 times as fast as one.
+        few = 160 if "maxnreg" in options else 32 if generation == 12 else 0
         assert spilled <= (few if width == 64 else 300), (
             name,
             width,
