@@ -331,8 +331,9 @@ def test_what_the_gpus_page_says_of_idle_time_kernels_and_slots() -> None:
     assert f"idle for {by_graphs:.1f} ms of such a step instead of {min(single):.1f} to {max(single):.1f}" in text
     assert f"took {by_graphs:.1f} to {max(single):.1f} ms longer than the kernels" in text
     last, before = gpu_row("large, 256 full at 128: bf16, AdamW, compiled, dr"), gpu_row(graphs)
-    assert f"{1e3 * median(before['ours_seconds']) / 4:.1f} ms, where single launches" in text
+    assert f"{1e3 * median(before['ours_seconds']) / before['kernels']['steps']:.1f} ms, where single launches" in text
 
+    assert f"took {1e3 * last['kernels']['groups']['dropout with sum and LayerNorm'] / 4:.1f} ms, 16.4" in text
     for row, name, shown in (
         (before, "gelu_backward", "{:.0f} us a layer, twice"),
         (before, "gelu_8", "133 forward where it took {:.0f}"),

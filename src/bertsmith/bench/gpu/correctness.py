@@ -8,18 +8,7 @@ from typing import Any
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
-from bertsmith.bench.gpu.correctness_run import (
-    BLOCKS,
-    FLASH,
-    GRAPH,
-    PADDED,
-    RESIDUAL,
-    ROWS,
-    SHORT,
-    STEP,
-    TRITON,
-    UPDATES,
-)
+from bertsmith.bench.gpu.correctness_run import BLOCKS, FLASH, GRAPH, OURS, PADDED, RESIDUAL, ROWS, STEP, UPDATES
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.process import Child, SideFailed
 from bertsmith.bench.step.plan import GpuSizes
@@ -39,7 +28,7 @@ def correctness_parts(sizes: GpuSizes, folder: Path, rows: Rows, tiny: bool) -> 
     on_gpu = sizes.device != "cpu"
     halves = ("bf16", "fp16") if on_gpu else ("fp16",)
     kernels = [(FLASH, dtype, 0.0) for dtype in halves] if on_gpu else []
-    kernels += [(kernel, dtype, dropout) for kernel in (TRITON, SHORT) for dtype in halves for dropout in (0.0, 0.1)]
+    kernels += [(kernel, dtype, dropout) for kernel in OURS for dtype in halves for dropout in (0.0, 0.1)]
     kernels += [(PADDED, dtype, dropout) for dtype in ("fp32", *halves) for dropout in (0.0, 0.1)]
     kernels += [(BLOCKS, "fp32", dropout) for dropout in (0.0, 0.1)]  # the only dtype in which a GPU takes it
     kernels += [(ROWS, "fp32", 0.0), *((name, "fp32", 0.0) for name in UPDATES)]

@@ -42,9 +42,10 @@ from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import StepSums
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-FLASH, TRITON, PADDED, BLOCKS = "flash varlen", "Triton varlen", "padded rows", "padded blocks"
-SHORT = f"{TRITON} up to 128"
+FLASH, PADDED, BLOCKS = "flash varlen", "padded rows", "padded blocks"
+SHORT = "Triton varlen up to 128"
 """Over sequences that one block of queries holds, whose backward pass is one kernel."""
+OURS = ("Triton varlen", SHORT)
 UPDATES = {"AdamW's update": AdamW, "LAMB's update": Lamb}
 ROWS, STEP, GRAPH = "rows of a table", "a compiled step", "a compiled step as CUDA graphs"
 RESIDUAL = "dropout, sum and LayerNorm"
@@ -116,7 +117,7 @@ class Worker:
 
         def run(qkv: Tensor) -> Tensor:
             torch.manual_seed(_SEED)
-            if kernel in (TRITON, SHORT):
+            if kernel in OURS:
                 return triton_attention.varlen_attention(qkv, heads, packed.offsets, packed.longest, dropout)
             if kernel == FLASH:
                 return flash_attention(qkv, heads, packed)
@@ -129,7 +130,7 @@ class Worker:
         masks = None
         if dropout:
             masks = kept_of(lambda qkv: run(qkv.to(dtype)), packed, heads, sizes.width)
-        rate = threshold_of(dropout) / 65536 if kernel in (TRITON, SHORT, BLOCKS) else dropout
+        rate = threshold_of(dropout) / 65536 if kernel in (*OURS, BLOCKS) else dropout
         exact_of = qkv.detach().double().requires_grad_()
         exact = written_out(exact_of, packed, heads, masks, rate)
         exact.backward(by_out.double())  # type: ignore[no-untyped-call]
