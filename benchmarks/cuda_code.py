@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
@@ -38,8 +39,8 @@ from torch.utils._pytree import tree_map
 from bertsmith.training.pretraining.compiled import BY_RULE
 
 Backend = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
-Product = tuple[int, int, int, str, str]
-"""m, n, k, the dtype, and what it is added to: "", "vector" or "matrix"."""
+Product = tuple[int, int, int, str, int]
+"""m, n, k, the dtype of what is multiplied, and the bytes read and written."""
 
 CUDA = torch.device("cuda", 0)
 H100 = SimpleNamespace(
@@ -235,8 +236,8 @@ def _short(name: str) -> str:
 
 
 def _product(node: ir.ExternKernelOut) -> Product:
-    """Of `mm` and `addmm`; the dtype is that of what is multiplied."""
-    *added, a, b = [[int(side) for side in each.get_size()] for each in node.inputs]
-    (m, k), n = a, b[1]
-    dtype = str(cast(Any, node.inputs[-1]).get_dtype()).removeprefix("torch.")
-    return m, n, k, dtype, ("matrix" if len(added[0]) == 2 else "vector") if added else ""
+    """Of `mm` and `addmm`."""
+    (m, k), (_, n) = ([int(side) for side in each.get_size()] for each in node.inputs[-2:])
+    tensors = cast(list[Any], [*node.inputs, node])
+    size = sum(prod(map(int, each.get_size())) * each.get_dtype().itemsize for each in tensors)
+    return m, n, k, str(tensors[-2].get_dtype()).removeprefix("torch."), size

@@ -45,7 +45,6 @@ DRAWING_OPERATOR = "bertsmith.kept_bits"
 _OPERATOR_LAUNCHES = {
     "bertsmith.look_up_backward": 8,  # a sort of the ids by digits, a table of zeros, sums over equal ids
 }
-_WIDTHS = {"bfloat16": 2, "float32": 4}
 Row = dict[str, Any]
 FORWARD, BACKWARD = "losses forward", "losses backward"
 EAGER, CALL = "step", "call"
@@ -76,8 +75,7 @@ def parts(row: Row, gpu: Gpu = GPU) -> dict[str, Work]:
     found = {name: Work(gpu) for name in ("fused", "products", "attention", "others")}
     for launches, size in row["kernels"].values():
         found["fused"].add(launches, size)
-    for m, n, k, dtype, added, count in row["products"]:
-        size = _WIDTHS[dtype] * (m * k + k * n + m * n + {"": 0, "vector": n, "matrix": m * n}[added])
+    for m, n, k, dtype, size, count in row["products"]:
         peak = gpu.peak(_precision(row, dtype))
         found["products"].add(count, count * size, count * 2 * m * n * k, PRODUCTS * peak)
     for name, (calls, size) in row["operators"].items():

@@ -125,10 +125,9 @@ class EagerCounts(TorchDispatchMode):
         if func.name().startswith("bertsmith::varlen_attention"):
             self._add(self.operators, f"{ATTENTION_OPERATOR}{'_backward' if 'backward' in name else ''}", 0)
         elif name in ("mm", "addmm"):
-            added, a, b = args if name == "addmm" else (None, *args)
-            dtype = str(a.dtype).removeprefix("torch.")
-            kind = "" if added is None else "matrix" if added.dim() == 2 else "vector"
-            self.products[(a.shape[0], b.shape[1], a.shape[1], dtype, kind)] += 1
+            a, b = args[-2:]
+            dtype, size = str(a.dtype).removeprefix("torch."), sum(map(_bytes, (*args, out)))
+            self.products[(a.shape[0], b.shape[1], a.shape[1], dtype, size)] += 1
         elif not func.is_view and not func.name().startswith(NO_LAUNCH):
             self._add(self.kernels, name, sum(map(_bytes, (*tree_leaves((args, kwargs)), *tree_leaves(out)))))
         return out

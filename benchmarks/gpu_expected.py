@@ -47,7 +47,7 @@ from bertsmith.training.pretraining.inputs import flop_of
 from bertsmith.training.step import StepSums
 
 UPDATES: dict[str, type[ClippedOptimizer]] = {"AdamW": AdamW, "LAMB": Lamb}
-COUNTED = "block by block, for named rows, backward kernels with the sums for vectors, dropout by bits"
+COUNTED = "block by block, for named rows, backward kernels with the sums for vectors, bits of dropout, products' bytes"
 """Which graphs and figures a row has; another name where these change."""
 
 

@@ -78,7 +78,9 @@ def test_the_counts_of_a_block_and_nothing_left_patched(expected: Any, traced: T
     # Query, key and value are one product, the rest of a layer are three; each has two more in the backward pass.
     assert [graph.products.total() for graph in graphs[2:4]] == [4, 8]
     tokens, hidden = case.batches[0].layout.tokens, 64
-    assert block.products[tokens, 3 * hidden, hidden, "bfloat16", "vector"] == 1
+    matrix, size = 3 * hidden**2, 2 * 4 * hidden * tokens
+    assert block.products[tokens, 3 * hidden, hidden, "bfloat16", size + 2 * (matrix + 3 * hidden)] == 1
+    assert graphs[3].products[3 * hidden, hidden, tokens, "bfloat16", size + 4 * matrix] == 1, "gradients in fp32"
     assert graphs[3].operators["bertsmith.gelu_backward"][0] == 1, "which sums the gradient of the bias too"
     assert graphs[3].operators["bertsmith.add_normalised_backward"][0] == 2, "and each of these those of three vectors"
     assert graphs[3].kernels["sum"][0] == 3, "of what groups of rows give"
