@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -102,7 +103,9 @@ def test_a_planted_overflow_is_skipped_and_the_run_goes_on(
     assert len(told) == len(set(skipped)), "a line that skipped nothing more says nothing"
 
 
-def test_a_run_that_cannot_recover_stops_at_the_floor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_cannot_recover_stops_at_the_floor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture
+) -> None:
     """A weight that overflows in the forward pass is beyond every scale: 4, 2 and 1 are tried, and that is all."""
     scaled_from(4.0, monkeypatch)
     made = pretrain_module.model_of
@@ -115,7 +118,9 @@ def test_a_run_that_cannot_recover_stops_at_the_floor(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(pretrain_module, "model_of", with_a_huge_weight)
     with pytest.raises(BertsmithError) as caught:
-        pretrain(FP16, corpus(), tmp_path / "run")
+        pretrain(replace(FP16, log_every=1), corpus(), tmp_path / "run")
+    assert "it is not finite, so the weights are too large for this precision" in said.text
+    assert ["loss" in each for each in Run(tmp_path / "run").metrics("train")] == [False, False]
     assert "not finite (NaN or infinity) even at the lowest loss scale, 1" in caught.value.what
     assert "phase 1, step 3, rank 0, instances 16 to 23" in caught.value.where
     assert not step_folders(tmp_path / "run")

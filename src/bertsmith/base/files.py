@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -12,7 +13,7 @@ import shutil
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -193,9 +194,30 @@ def write_text(path: Path, text: str) -> None:
     write_whole(path, lambda file: file.write(text.encode(errors="backslashreplace")))
 
 
+def as_json(value: Any, **form: Any) -> str:
+    """A value as `json.dumps` writes it, but for NaN and infinities, which JSON does not have: null stands for them."""
+    try:
+        return json.dumps(value, allow_nan=False, **form)
+    except ValueError:
+        return json.dumps(_finite(value), **form)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def with_nan(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures that were read, with NaN for null, as which `as_json` writes what is not finite."""
+    return {name: math.nan if value is None else value for name, value in figures.items()}
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Writes JSON whole or not at all, indented for people, keys in the given order."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """Writes JSON whole or not at all, indented for people, keys in the given order: see `as_json`."""
+    write_text(path, as_json(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path, fix: str = "") -> Any:

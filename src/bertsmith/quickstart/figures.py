@@ -43,20 +43,22 @@ def pretraining_figures(evaluation: dict[str, float]) -> list[Figure]:
     """
     frequency = min(evaluation["unigram_entropy"], evaluation["unigram_loss"])
     at = f" at {evaluation['sequence_length']:.0f} tokens"
-    all_pieces, letters = evaluation["most_frequent_accuracy"], evaluation["most_frequent_alphabetic_accuracy"]
+    kinds = {
+        "alphabetic pieces": ("masked_accuracy_alphabetic", "most_frequent_alphabetic_accuracy"),
+        "all pieces": ("masked_accuracy", "most_frequent_accuracy"),
+    }
+    rights = [
+        Figure(
+            f"masked words right{at}, {kind}",
+            evaluation[right],
+            2 * evaluation[guessed],
+            f"2 x always guessing the most frequent one, {evaluation[guessed]:.1%}",
+        )
+        for kind, (right, guessed) in kinds.items()
+        if right in evaluation  # text of digits has no alphabetic pieces
+    ]
     return [
-        Figure(
-            f"masked words right{at}, alphabetic pieces",
-            evaluation["masked_accuracy_alphabetic"],
-            2 * letters,
-            f"2 x always guessing the most frequent one, {letters:.1%}",
-        ),
-        Figure(
-            f"masked words right{at}, all pieces",
-            evaluation["masked_accuracy"],
-            2 * all_pieces,
-            f"2 x always guessing the most frequent one, {all_pieces:.1%}",
-        ),
+        *rights,
         Figure(
             f"masked words{at}, loss in nats",
             evaluation["masked_loss"],

@@ -145,7 +145,7 @@ def _read(folder: Path, name: str) -> RunRead:
     )
     run = RunRead(name, folder, text, recipe, belongs_to, started_on)
     for record in _records(run, folder / METRICS_FILE):
-        _take(run, record)
+        _take(run, files.with_nan(record))
     found = sorted(folder.glob(EVENTS_FILES))
     if found:
         run.events = [

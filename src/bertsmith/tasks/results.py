@@ -35,6 +35,12 @@ class EpochResult:
     test: dict[str, float] | None = None
     epoch: float = 0.0
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """What JSON has of one, where null stands for a loss of NaN."""
+        loss = values["train_loss"]
+        return cls(**{**values, "train_loss": math.nan if loss is None else loss})
+
 
 @dataclass(frozen=True)
 class SeedResult:
@@ -91,7 +97,8 @@ class FinetuneResult:
             raise BertsmithError(f"this file lacks {', '.join(missing)}", folder / "model" / "finetune.json", fix)
         kept = {name: values[name] for name in cls.__dataclass_fields__ if name != "folder"}
         seeds = [
-            SeedResult(**{**each, "epochs": [EpochResult(**one) for one in each["epochs"]]}) for each in kept["seeds"]
+            SeedResult(**{**each, "epochs": [EpochResult.from_dict(one) for one in each["epochs"]]})
+            for each in kept["seeds"]
         ]
         truncated = {name: Truncated(**each) for name, each in kept["truncated"].items()}
         return cls(folder=folder, **{**kept, "seeds": seeds, "truncated": truncated})
@@ -281,8 +288,9 @@ def _mean_loss(records: Sequence[Mapping[str, Any]], begin: int, end: int) -> fl
     """The mean loss of a label over the steps of a seed behind `begin` and up to `end`; None without records of them,
     NaN where no label counted. records: of the seed."""
     inside = [each for each in records if each["kind"] == "train" and begin < each["seed_step"] <= end]
-    labels = sum(map(_weight, inside))
-    total = sum(each["loss"] * _weight(each) for each in inside)
+    known = [each for each in inside if "loss" in each]
+    labels = sum(map(_weight, known))
+    total = sum(each["loss"] * _weight(each) for each in known)
     return None if not inside else float(total / labels) if labels else math.nan
 
 

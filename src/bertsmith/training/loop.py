@@ -320,7 +320,8 @@ class Trainer:
         self.write(
             "train", {"learning_rate": rate, **epoch, **record, **scaling, f"seconds_left_in_{stage.kind}": left}
         )
-        return f"{self.objective.training_line(record)}, {record['tokens_per_second']:,.0f} tokens/s"
+        line = self.objective.training_line(record) if "loss" in record else "no loss: nothing counted"
+        return f"{line}, {record['tokens_per_second']:,.0f} tokens/s"
 
     def _scaling(self) -> dict[str, float]:
         """The numbers of the loss scale, where there is one; warns of updates skipped since the last line."""

@@ -69,7 +69,7 @@ class Objective(Protocol):
         """
 
     def training_line(self, record: Mapping[str, float]) -> str:
-        """A record of the meter in a few words."""
+        """A record of the meter that has a loss, in a few words."""
 
     def evaluation_line(self, when: str, figures: Mapping[str, float]) -> str:
         """What `evaluate` gave, as a line. when: such as "after step 500", or with rows "seed 42, epoch 1: dev"."""

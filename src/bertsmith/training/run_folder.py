@@ -345,6 +345,7 @@ def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:
         kinds = ("pre-training", "fine-tuning")
         what = f"this folder holds a run of {kinds[TASK in known]}, not of {kinds[TASK in identity]}"
         raise BertsmithError(what, path, "choose another --out")
+    known, identity = (json.loads(files.as_json(each)) for each in (known, identity))  # as it is written
     differing = [name for name in sorted({*known, *identity}) if known.get(name) != identity.get(name)]
     if differing:
         details = "; ".join(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -78,6 +79,8 @@ def test_text_and_json_come_back(tmp_path):
     assert files.read_json(tmp_path / "b.json") == {"z": 1, "a": ["é"]}
     assert "é" in (tmp_path / "b.json").read_text(encoding="utf-8")
     assert left_behind(tmp_path) == ["b.json", "deep"]
+    files.write_json(tmp_path / "b.json", {"a": [math.nan, 1.0], "b": {"c": (-math.inf, "NaN")}})
+    assert files.read_json(tmp_path / "b.json") == {"a": [None, 1.0], "b": {"c": [None, "NaN"]}}
 
 
 REFUSALS = ["ENOSPC", "EDQUOT", "EROFS", "EACCES", "EIO", "EFBIG", "EPERM", "ENAMETOOLONG"]

@@ -27,6 +27,8 @@ def test_bounds_of_pretraining_are_the_stricter_ones() -> None:
     assert (everything.value, everything.bound, everything.reached) == (0.2, 0.16, True)
     assert (loss.value, loss.bound, loss.reached) == (4.5, 5.0, True)
     assert pretraining_figures({**EVALUATION, "unigram_entropy": 5.0})[2].bound == 4.0
+    digits = {name: value for name, value in EVALUATION.items() if "alphabetic" not in name}
+    assert pretraining_figures(digits) == [everything, loss]
 
 
 @pytest.mark.parametrize(

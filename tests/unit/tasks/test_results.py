@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -58,8 +59,20 @@ def test_records_of_steps_that_all_overflowed_fp16_are_not_missing() -> None:
     ]
     (seed,) = results_of(Path("metrics.jsonl"), records, [0], "accuracy", 1, [1], 0)
     assert math.isnan(seed.epochs[0].train_loss)
+    del records[0]["loss"]  # as it is since there is none where nothing counted
+    assert results_of(Path("metrics.jsonl"), records, [0], "accuracy", 1, [1], 0)[0].epochs[0] == seed.epochs[0]
+    more = [*records, {"kind": "train", "seed": 0, "seed_step": 1, "steps": 5, "loss": 3.0}]
+    assert results_of(Path("metrics.jsonl"), more[::-1], [0], "accuracy", 1, [1], 0)[0].epochs[0].train_loss == 3.0
     with pytest.raises(BertsmithError, match="records of seed 0 are missing"):
         results_of(Path("metrics.jsonl"), records[1:], [0], "accuracy", 1, [1], 0)
+
+
+def test_a_loss_of_nothing_is_null_in_json_and_comes_back(tmp_path: Path) -> None:
+    made = result([0.7, 0.5])
+    epochs = [replace(each, train_loss=math.nan) for each in made.seeds[0].epochs]
+    write_json(tmp_path / FINETUNE_FILE, replace(made, seeds=[replace(made.seeds[0], epochs=epochs)]).to_dict())
+    found = json.loads((tmp_path / FINETUNE_FILE).read_text(), parse_constant=pytest.fail)
+    assert all(math.isnan(each.train_loss) for each in FinetuneResult.from_dict(found, tmp_path).seeds[0].epochs)
 
 
 def test_what_patience_ended_is_told_beside_what_it_did_not_end() -> None:

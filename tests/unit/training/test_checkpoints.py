@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -323,6 +324,15 @@ def test_run_json_names_every_difference(tmp_path: Path) -> None:
         assert part in caught.value.what
     known = {"a": 1, "b": 2, "c": 3, "begun_on": begun_on}
     assert json.loads((tmp_path / "run.json").read_text(encoding="utf-8")) == known
+
+
+def test_a_setting_without_end_is_json_and_the_same_when_the_run_is_resumed(tmp_path: Path) -> None:
+    identity = {"settings.max_gradient_norm": math.inf}
+    claim(tmp_path, RunFacts(identity, "", {"device": "cpu"}), None)
+    assert json.loads((tmp_path / "run.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    assert check_same_run(tmp_path, identity) == {"device": "cpu"}
+    (tmp_path / "run.json").write_text(json.dumps({**identity, "begun_on": {}}))  # as earlier versions wrote it
+    assert check_same_run(tmp_path, identity) == {}
 
 
 def test_what_a_run_was_begun_on_is_text_whatever_an_editor_made_of_it(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import logging
+import math
 import struct
 import time
 from pathlib import Path
@@ -16,7 +17,9 @@ import torch
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.training.records.curves import draw_curves
+from bertsmith.training.records.dllogger import DlloggerFile
 from bertsmith.training.records.meters import Meter, MetricsFile, forget_after, read_metrics
+from bertsmith.training.records.names import METRICS_FILE
 from bertsmith.training.step import StepSums
 
 CPU = torch.device("cpu")
@@ -226,6 +229,35 @@ def test_what_overflowed_in_a_skipped_step_enters_no_mean() -> None:
     )
     assert (found["steps"], found["tokens"]) == (2, 170), "the work was done"
     assert not {"gradient_norm", "step_loss"} & found.keys()
+
+
+@pytest.mark.parametrize("names", [("classify",), ("masked", "next_sentence")])
+def test_steps_that_all_overflowed_have_no_loss(tmp_path: Path, names: tuple[str, ...]) -> None:
+    meter = Meter(CPU, names)
+    meter.add(StepSums(torch.full((3 * len(names),), torch.inf)), torch.tensor(torch.inf))
+    found = meter.read(0.0)
+    assert not [name for name in found if name.endswith(("loss", "accuracy"))]
+    assert [value for name, value in found.items() if name.endswith("count")] == [0.0] * len(names)
+    path = tmp_path / "dllogger.json"
+    file = DlloggerFile(path, 0)
+    file.write({"kind": "train", "step": 1, "learning_rate": 1.0, "seconds_per_step": 1.0, **found})
+    file.write({"kind": "end", "step": 1})
+    file.close()
+    first, last = (json.loads(line.removeprefix("DLLL "))["data"] for line in path.read_text().splitlines())
+    assert (first, last["final_loss"]) == ({"learning_rate": 1.0}, None)
+
+
+def test_a_figure_that_is_not_finite_is_null_in_a_line_and_nan_when_it_is_read(tmp_path: Path) -> None:
+    with MetricsFile(tmp_path) as metrics:
+        for step in (1, 2):
+            metrics.write({"kind": "evaluation", "step": step, "masked_loss": math.nan, "rmse": math.inf})
+    path = tmp_path / METRICS_FILE
+    path.write_text(path.read_text().rstrip())
+    for last in (2, 1):
+        lines = [json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()]
+        assert [each["masked_loss"] for each in lines] == [None] * last
+        assert [each["step"] for each in read_metrics(path) if math.isnan(each["rmse"])] == [*range(1, last + 1)]
+        forget_after(path, 1)
 
 
 def test_a_meter_goes_on_from_its_state() -> None:

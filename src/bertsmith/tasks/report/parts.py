@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -72,7 +71,7 @@ def write_intervals(folder: Path, about: About, figures: Figures, note: str = ""
     or label, which `per_class` has."""
     found = intervals(figures, len(about.shown), about.groups)
     how = f"percentiles of {RESAMPLES:,} resamples of {'rows' if about.groups is None else 'groups'}"
-    values = {name: {key: finite(value) for key, value in asdict(each).items()} for name, each in found.items()}
+    values = {name: asdict(each) for name, each in found.items()}
     head = {**about.head(note), "method": how, "confidence": CONFIDENCE}
     files.write_json(folder / INTERVALS_FILE, {**head, "figures": values})
     of_all = {name: each for name, each in found.items() if not name.startswith(f1_of(""))}
@@ -82,18 +81,18 @@ def write_intervals(folder: Path, about: About, figures: Figures, note: str = ""
 
 
 def class_rows(table: ClassTable, names: Sequence[str], found: Mapping[str, Interval]) -> list[dict[str, Any]]:
-    """The lines of a per-class table, each with the interval of its F1; null where a class does not occur."""
+    """The lines of a per-class table, each with the interval of its F1; NaN where a class does not occur."""
     rows = table.rows(tuple(names))
     for row in rows:
         interval = found[f1_of(row["label"])]
-        row |= {"f1_low": finite(interval.low), "f1_high": finite(interval.high)}
+        row |= {"f1_low": interval.low, "f1_high": interval.high}
     return rows
 
 
 def write_doubts(folder: Path, about: About, doubts: Sequence[Mapping[str, Any]], how: str) -> None:
     """`likely_label_errors.json`. doubts: {"row", ...}, to which the row's text and place are added."""
     found = [
-        {**about.shown[each["row"]], **{name: finite(value) for name, value in each.items() if name != "row"}}
+        {**about.shown[each["row"]], **{name: value for name, value in each.items() if name != "row"}}
         for each in doubts[:MOST]
     ]
     files.write_json(folder / DOUBTS_FILE, {**about.head(), "found_by": how, "likely_label_errors": found})
@@ -102,8 +101,3 @@ def write_doubts(folder: Path, about: About, doubts: Sequence[Mapping[str, Any]]
 def doubt_of(doubt: Doubt, names: Sequence[str]) -> dict[str, Any]:
     """A doubtful label with names in place of classes."""
     return {**asdict(doubt), "given": names[doubt.given], "suggested": names[doubt.suggested]}
-
-
-def finite(value: Any) -> Any:
-    """NaN and infinity as None: JSON has neither."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value

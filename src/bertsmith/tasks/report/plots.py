@@ -76,7 +76,7 @@ def class_plot(path: Path, rows: Sequence[dict[str, Any]], title: str) -> None:
         return
     axes = figure.subplots()
     places = np.arange(len(rows))
-    known = [place for place, row in enumerate(rows) if row["f1_low"] is not None]
+    known = [place for place, row in enumerate(rows) if np.isfinite(row["f1_low"])]
     axes.hlines(known, *([rows[k][side] for k in known] for side in ("f1_low", "f1_high")), color=_BLUE, linewidth=2.5)
     for name, marker, colour in (("precision", "<", _ORANGE), ("recall", ">", _GREY), ("f1", "o", _BLUE)):
         label = "F1, with its 95% interval" if name == "f1" else name

@@ -139,8 +139,7 @@ class DistilledPretraining(Pretraining):
         return {**self.record(means(sums[:FIGURES]), held_out), **losses}
 
     def training_line(self, record: Mapping[str, float]) -> str:
-        own = super().training_line(record) if self.predicts else f"loss {record['loss']:.3f}"
-        return ", ".join((own, *self._words(record if len(self.names) > 1 else {})))
+        return ", ".join((super().training_line(record), *self._words(record if len(self.names) > 1 else {})))
 
     def evaluation_line(self, when: str, figures: Mapping[str, float]) -> str:
         own = super().evaluation_line(when, figures) if self.predicts else f"held out, {when}"

@@ -31,20 +31,22 @@ FIGURES = 8
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Means over the masked words and pairs of the held-out batches; losses in nats. sequences: the pairs."""
+    """Means over the masked words and pairs of the held-out batches; losses in nats. masked_accuracy_alphabetic: None
+    where no masked word is alphabetic. sequences: the pairs."""
 
     masked_loss: float
     masked_accuracy: float
-    masked_accuracy_alphabetic: float
+    masked_accuracy_alphabetic: float | None
     next_sentence_loss: float
     next_sentence_accuracy: float
     masked_words: int
     sequences: int
 
     def as_record(self) -> dict[str, float]:
-        """All fields, without those of pairs where there were none."""
+        """All fields, without those of pairs, and of alphabetic words, where there were none."""
         masked = ("masked_loss", "masked_accuracy", "masked_accuracy_alphabetic", "masked_words")
-        return {name: value for name, value in asdict(self).items() if self.sequences or name in masked}
+        every = {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name, value in every.items() if self.sequences or name in masked}
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,14 @@ class Baselines:
 
     unigram_entropy: of the train split's pieces, in nats. unigram_loss: of that distribution (plus one count a piece)
     on the masked words. most_frequent_accuracy, most_frequent_alphabetic_accuracy: of always guessing the train
-    split's most frequent piece, on all masked words; its most frequent alphabetic piece, on the alphabetic ones.
+    split's most frequent piece, on all masked words; its most frequent alphabetic piece, on the alphabetic ones, None
+    where there are none.
     """
 
     unigram_entropy: float
     unigram_loss: float
     most_frequent_accuracy: float
-    most_frequent_alphabetic_accuracy: float
+    most_frequent_alphabetic_accuracy: float | None
 
 
 def baselines(
@@ -76,7 +79,7 @@ def baselines(
         most_frequent_accuracy=float((labels == unigrams.argmax()).mean()),
         most_frequent_alphabetic_accuracy=float((words == np.where(alphabetic, unigrams, -1).argmax()).mean())
         if len(words)
-        else 0.0,
+        else None,
     )
 
 
@@ -178,7 +181,7 @@ def means(sums: list[float]) -> Evaluation:
     return Evaluation(
         masked_loss=loss / max(count, 1),
         masked_accuracy=right / max(count, 1),
-        masked_accuracy_alphabetic=right_words / max(words, 1),
+        masked_accuracy_alphabetic=right_words / words if words else None,
         next_sentence_loss=pair_loss / max(pairs, 1),
         next_sentence_accuracy=pair_right / max(pairs, 1),
         masked_words=int(count),

@@ -59,13 +59,14 @@ class Pretraining:
 
     def record(self, found: Evaluation, held_out: Sequence[PretrainBatch]) -> dict[str, float]:
         """An evaluation on these batches, with what frequencies alone reach and the loss in bits per byte."""
-        beside = baselines(held_out, self.unigrams, self.alphabetic)
+        beside = asdict(baselines(held_out, self.unigrams, self.alphabetic))
+        known = {name: value for name, value in beside.items() if value is not None}
         bits = bits_per_byte(found.masked_loss, held_out, self.piece_bytes)
-        return {**found.as_record(), "masked_bits_per_byte": bits, **asdict(beside)}
+        return {**found.as_record(), "masked_bits_per_byte": bits, **known}
 
     def training_line(self, record: Mapping[str, float]) -> str:
         """The loss and the share of masked words that are predicted right."""
-        right = record.get("masked_accuracy")  # none of steps that all overflowed fp16
+        right = record.get("masked_accuracy")  # none of a student whose heads are not trained
         return f"loss {record['loss']:.3f}{'' if right is None else f', masked words {right:.1%}'}"
 
     def evaluation_line(self, when: str, figures: Mapping[str, float]) -> str:

@@ -88,6 +88,8 @@ def check_start(trainer: Trainer, objective: Pretraining, held_out: Sequence[Pre
     said = f"loss before training: {loss:.3f}; guessing would give {terms} = {guessing:.3f}"
     if abs(loss - guessing) <= 0.5:
         say(f"{said} (the last term for the spread of fresh scores): as expected")
+    elif not math.isfinite(loss):
+        warn(f"{said}; it is not finite, so the weights are too large for this precision", of_all_ranks=True)
     else:
         more = "higher: the weights are too large" if loss > guessing else "lower: labels can be seen in the input"
         warn(f"{said}; it is {more}, or the vocabulary is not the corpus's", of_all_ranks=True)

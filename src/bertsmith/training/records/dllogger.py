@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import make_folder, read_errors, write_text
+from bertsmith.base.files import as_json, make_folder, read_errors, write_text
 from bertsmith.training.records.appended import AppendedFile
 
 _BEGIN = "DLLL "
@@ -87,7 +87,7 @@ class DlloggerFile:
         self._add(record)
         if record["kind"] == "train":
             stage = record.get("epoch", record.get("phase", 1))
-            losses = {"average_loss": record["loss"], "step_loss": record.get("step_loss")}
+            losses = {"average_loss": record.get("loss"), "step_loss": record.get("step_loss")}
             data = {**losses, "learning_rate": record["learning_rate"]}
             self.log([stage, record["step"]], {name: value for name, value in data.items() if value is not None})
         elif record["kind"] == "end":
@@ -103,7 +103,7 @@ class DlloggerFile:
 
     def _add(self, record: Mapping[str, Any]) -> None:
         if record["kind"] == "train":
-            self._loss = record["loss"]
+            self._loss = record.get("loss")  # none of steps that all overflowed fp16
             if "sequences" in record:  # earlier versions did not count them
                 self._seconds += record["steps"] * record["seconds_per_step"]
                 self._sequences += record["sequences"]
@@ -119,7 +119,7 @@ class DlloggerFile:
     def _line(self, kind: str, values: Mapping[str, Any]) -> None:
         now = datetime.now()
         times = {"timestamp": str(now.timestamp()), "elapsedtime": str((now - self._start).total_seconds())}
-        self._file.write(f"{_BEGIN}{json.dumps({**times, 'datetime': str(now), 'type': kind, **values})}\n".encode())
+        self._file.write(f"{_BEGIN}{as_json({**times, 'datetime': str(now), 'type': kind, **values})}\n".encode())
 
 
 def _lines(path: Path) -> list[tuple[str, dict[str, Any]]]:

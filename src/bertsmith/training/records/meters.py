@@ -18,7 +18,7 @@ from typing import Any, Self, TypeGuard
 import torch
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import disk_errors, read_errors, write_text
+from bertsmith.base.files import as_json, disk_errors, read_errors, with_nan, write_text
 from bertsmith.base.log import counted, warn
 from bertsmith.base.ranks import sum_over_ranks, world_size
 from bertsmith.training.objective import nothing
@@ -87,13 +87,14 @@ class Meter:
         """The record of the steps since the last reading, over all ranks. waited_seconds: for data, since the start.
 
         A single loss is "loss" with "accuracy" and "count"; of several, "loss" is their sum, and each has its own under
-        its name if anything counted in it. A loss of numbers has no accuracy (`LossSum`). "step_loss" and the gradient
-        norm are those of the last step, and left out where they were not finite.
+        its name. What nothing counted in has a count of 0, and neither loss nor accuracy; nor has a loss of numbers an
+        accuracy (`LossSum`). "step_loss" and the gradient norm are those of the last step, and left out where they were
+        not finite.
         """
         seconds = time.perf_counter() - self._start
         size = len(self._last)
         *figures, tokens, places, filled, flop = sum_over_ranks(torch.cat([self._last.double(), self._sums])).tolist()
-        last = {"step_loss": self._means(figures[:size])["loss"], "gradient_norm": float(self._norm)}
+        last = {"step_loss": self._means(figures[:size]).get("loss", math.nan), "gradient_norm": float(self._norm)}
         record = {
             **self._means(figures[size:]),
             **{name: value for name, value in last.items() if math.isfinite(value)},
@@ -114,12 +115,13 @@ class Meter:
 
     def _means(self, figures: list[float]) -> dict[str, float]:
         each = list(zip(self._names, figures[0::3], figures[1::3], figures[2::3], strict=True))
-        record = {"loss": sum(loss / max(count, 1) for _, loss, count, _ in each)}
+        means = [loss / count for _, loss, count, _ in each if count]
+        record = {"loss": sum(means)} if means else {}
         for name, loss, count, right in each:
             prefix = f"{name}_" if len(each) > 1 else ""
-            if count or not prefix:
-                record[f"{prefix}loss"] = loss / max(count, 1)
-                record |= {f"{prefix}accuracy": right / max(count, 1)} if right >= 0 else {}
+            if count:
+                record[f"{prefix}loss"] = loss / count
+                record |= {f"{prefix}accuracy": right / count} if right >= 0 else {}
             record[f"{prefix}count"] = count
         return record
 
@@ -155,7 +157,7 @@ class MetricsFile:
 
     def write(self, record: dict[str, Any]) -> None:
         """Appends a record; it has `kind` and `step`."""
-        self._file.write((json.dumps(record) + "\n").encode())
+        self._file.write(f"{as_json(record)}\n".encode())
         if self._board is not None:
             self._board.write(record["step"], numbers_of(record))
         for sink in self._sinks:
@@ -203,11 +205,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except ValueError as error:
             raise BertsmithError(f"line {number} is not JSON ({error})", path, fix) from error
         if _is_record(found):
-            records.append(found)
+            records.append(with_nan(found))
         elif line:
             raise BertsmithError(f"line {number} is no record: it has no kind and step", path, fix)
     with suppress(ValueError):
-        records += filter(_is_record, [json.loads(last)])
+        records += map(with_nan, filter(_is_record, [json.loads(last)]))
     return records
 
 
@@ -229,7 +231,7 @@ def forget_after(path: Path, step: int, unmeasured: bool = False, pending: int =
             for each in records
             if each["step"] <= (last if each["kind"] == "evaluation" else step) and each["kind"] not in ("final", "end")
         ]
-        write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
+        write_text(path, "".join(f"{as_json(record)}\n" for record in kept))
         told, twice, lacking = 0, 0, list[str]()
         for each in (each for each in kept if each["kind"] == "train"):
             first = each["step"] - int(each.get("steps", each["step"] - told)) + 1

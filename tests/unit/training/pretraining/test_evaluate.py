@@ -83,6 +83,8 @@ def test_figures_equal_a_recomputation(model: PretrainingModel, batches: list[Pr
     assert found.next_sentence_loss == pytest.approx(np.mean([loss for loss, _ in pairs]), rel=1e-5)
     assert found.next_sentence_accuracy == pytest.approx(np.mean([right for _, right in pairs]), abs=1e-12)
     assert evaluate(model, batches, alphabetic, CPU) == found
+    without = evaluate(model, batches, np.zeros_like(alphabetic), CPU).as_record()
+    assert found.as_record().keys() - without.keys() == {"masked_accuracy_alphabetic"}, "a mean of nothing is none"
 
 
 def test_a_model_that_knows_the_answers_is_right(model: PretrainingModel, batches: list[PretrainBatch]) -> None:
@@ -134,7 +136,7 @@ def test_baselines_equal_counting(labels: list[list[int]], unigrams: list[int], 
         best = max((number for number in range(6) if letters[number]), key=lambda number: (unigrams[number], -number))
         assert found.most_frequent_alphabetic_accuracy == pytest.approx(of_letters.count(best) / len(of_letters))
     else:
-        assert found.most_frequent_alphabetic_accuracy == 0.0
+        assert found.most_frequent_alphabetic_accuracy is None
 
 
 def test_filling_up_to_a_round_size_changes_no_loss_and_no_gradient(
