@@ -71,6 +71,7 @@ def test_a_gradient_that_is_not_finite_stops_it_and_names_the_rows(
     assert "seed 42, step 3" in caught.value.where
     assert "rows row " in caught.value.where
     assert "8 more rows" in caught.value.where
+    assert caught.value.fix.endswith("with a lower learning rate"), "it computes in fp32 already"
     assert not (tmp_path / "run" / "model").exists()
 
 

@@ -123,6 +123,7 @@ def test_a_run_that_cannot_recover_stops_at_the_floor(
     assert ["loss" in each for each in Run(tmp_path / "run").metrics("train")] == [False, False]
     assert "not finite (NaN or infinity) even at the lowest loss scale, 1" in caught.value.what
     assert "phase 1, step 3, rank 0, instances 16 to 23" in caught.value.where
+    assert caught.value.fix.endswith("with a lower learning rate or --precision fp32")
     assert not step_folders(tmp_path / "run")
     assert not (tmp_path / "run" / "model").exists()
 

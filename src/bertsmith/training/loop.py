@@ -96,15 +96,16 @@ class Stage:
 class Trainer:
     """What training changes and where it writes.
 
-    resume_hint: how to resume, for the message after a stop. compiled: the model, where it runs
-    compiled. peak: FLOP/s that the device reaches at best, where that is known. mark_stopped: called on all ranks, with
-    the message, as soon as what a stop made it save is on the disk. trace: of the steps that a user wants profiled,
-    watch: what looks for faults; both on the first rank.
+    resume_hint: how to resume, for the message after a stop. compiled: the model, where it runs compiled. peak: FLOP/s
+    that the device reaches at best, where that is known. mark_stopped: called on all ranks, with the message, as soon
+    as what a stop made it save is on the disk. trace: of the steps that a user wants profiled, watch: what looks for
+    faults; both on the first rank.
     """
 
     objective: Objective
     optimizer: ClippedOptimizer
     device: torch.device
+    precision: str
     saver: Saver
     metrics: MetricsFile | None
     cadence: Cadence
@@ -135,9 +136,7 @@ class Trainer:
 
     def _now(self) -> float:
         """How many seconds old the run is, by the clock of the first rank; without those that a kill has lost."""
-        if self._began is None:
-            self._began = time.monotonic() - self.position.seconds
-        began = self._began
+        began = self._began = time.monotonic() - self.position.seconds if self._began is None else self._began
         return by_first(lambda: time.monotonic() - began)
 
     def run(self, stage: Stage) -> None:
@@ -377,7 +376,7 @@ class Trainer:
     def _refuse_non_finite(self, stage: Stage, last: tuple[Step, LateReading] | None) -> None:
         if last is not None:
             step, reading = last
-            refuse_faulty(reading.read(), self.optimizer, f"{stage.name}, step {step.number + 1}", step.where)
+            refuse_faulty(reading.read(), self.optimizer, self.precision, stage.name, step)
 
 
 def run_stages(

@@ -221,6 +221,7 @@ def trainer_of(
             objective=objective,
             optimizer=optimizer,
             device=settings.device.torch_device,
+            precision=settings.device.precision,
             saver=saver,
             metrics=metrics[0] if metrics else None,
             cadence=cadence,

@@ -17,7 +17,7 @@ from torch import Tensor
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.losses import Forward
 from bertsmith.optim.clipped import ClippedOptimizer
-from bertsmith.training.objective import Objective, SeesSteps, figures_of, mean_loss
+from bertsmith.training.objective import Objective, SeesSteps, Step, figures_of, mean_loss
 from bertsmith.training.parallel import gradients_of
 
 
@@ -121,8 +121,8 @@ def verdict(optimizer: ClippedOptimizer, sums: StepSums) -> Tensor:
     return torch.cat([sound, 1 - sound if sums.faulty is None else sums.faulty])
 
 
-def refuse_faulty(found: Sequence[float], optimizer: ClippedOptimizer, where: str, instances: str) -> None:
-    """Raises BertsmithError where training cannot go on. found: of `verdict`. where: such as "phase 1, step 3"."""
+def refuse_faulty(found: Sequence[float], optimizer: ClippedOptimizer, precision: str, stage: str, step: Step) -> None:
+    """Raises BertsmithError where training cannot go on. found: of `verdict`. stage: such as "phase 1"."""
     sound, *faulty = found
     if sound:
         return
@@ -131,6 +131,7 @@ def refuse_faulty(found: Sequence[float], optimizer: ClippedOptimizer, where: st
     at_scale = "" if scale is None else f" even at the lowest loss scale, {scale.floor:g}"
     raise BertsmithError(
         f"the gradient is not finite (NaN or infinity){at_scale}, so its update was skipped and training stopped",
-        f"{where}, rank {named}, {instances}",
-        "a resumed run keeps its settings: start another --out, with a lower learning rate or --precision fp32",
+        f"{stage}, step {step.number + 1}, rank {named}, {step.where}",
+        "a resumed run keeps its settings: start another --out, with a lower learning rate"
+        f"{'' if precision == 'fp32' else ' or --precision fp32'}",
     )
