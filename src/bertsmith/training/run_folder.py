@@ -265,8 +265,10 @@ def check_free(folder: Path, resume: bool) -> None:
 def _check(folder: Path, identity: Mapping[str, Any], resume: bool) -> dict[str, str]:
     check_free(folder, resume)
     started_on = check_same_run(folder, identity)
-    for log in (folder / METRICS_FILE, *folder.glob(EVENTS_FILES)):
-        files.check_file(log)  # a pipe would be waited for, for ever
+    for path in (folder / METRICS_FILE, folder / RECIPE_FILE, *folder.glob(EVENTS_FILES)):
+        if path.exists() and not path.is_file():  # a pipe would be waited for, for ever
+            what = "this is not a file, nor a link to one, and the run keeps a file of this name"
+            raise BertsmithError(what, path, "move it away, and put the file back if there is a copy")
     files.put_back(folder)  # a step folder, before the newest is looked for
     return started_on
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -348,16 +349,16 @@ def test_a_run_json_that_is_something_else_is_named(tmp_path: Path, text: str) -
     assert caught.value.where == str(tmp_path / "run.json")
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl", "events.rank-1.jsonl"])
-def test_a_pipe_or_a_folder_in_place_of_a_log_is_named_when_a_run_is_resumed(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl", "events.rank-1.jsonl", "recipe.yaml"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to(os.devnull)])
+def test_what_is_no_file_in_place_of_a_log_is_named_when_a_run_is_resumed(
+    tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
     """A pipe would be waited for, for ever."""
     facts = RunFacts({"a": 1}, "", {})
     claim(tmp_path, facts, None)
-    os.mkfifo(tmp_path / name)
-    with pytest.raises(BertsmithError, match="a device or a pipe") as caught, opened(tmp_path, facts, resume=True):
+    (tmp_path / name).unlink(missing_ok=True)
+    make(tmp_path / name)
+    with pytest.raises(BertsmithError, match="this is not a file") as caught, opened(tmp_path, facts, resume=True):
         pass
-    assert caught.value.where == str(tmp_path / name)
-    (tmp_path / name).unlink()
-    (tmp_path / name).mkdir()
-    with pytest.raises(BertsmithError, match="this is a folder"), opened(tmp_path, facts, resume=True):
-        pass
+    assert (caught.value.where, caught.value.fix[:12]) == (str(tmp_path / name), "move it away")
