@@ -110,6 +110,13 @@ def test_settings_that_do_not_fit_the_models(
             r"(?s)soft_temperature is 5.0\n.*with logits_weight, which is 0",
         ),
         ({"hidden_weight": 0.0, "layer_map": "0:0"}, r"(?s)layer_map is 0:0\n.*with hidden_weight, which is 0"),
+        ({"label_weight": 0.0, "focal": 2.0}, r"(?s)focal is 2.0\n.*with label_weight, which is 0"),
+        ({"label_weight": 0.0, "label_smoothing": 0.1}, r"(?s)label_smoothing is 0.1\n.*with label_weight, which is 0"),
+        ({"label_weight": 0.0, "class_weights": "balanced"}, r"(?s)class_weights is balanced\n.*with label_weight"),
+        (
+            {"label_weight": 0.0, "label_augmented": True, "augment": 1, "augment_model": "x"},
+            r"(?s)label_augmented is True\n.*with label_weight, which is 0",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other(changes: dict[str, Any], what: str) -> None:
@@ -132,6 +139,14 @@ def test_words_of_tagged_rows_are_not_replaced(bert: Path, tmp_path: Path) -> No
     settings = replace(QUICK, augment=1, augment_model=str(bert))
     error = refused(of_tags, bert, tmp_path, task="tag", train=tagged, dev=tagged, settings=settings)
     assert "words of tag rows are not replaced" in error.what
+
+
+def test_numbers_are_compared_without_a_temperature(bert: Path, tmp_path: Path) -> None:
+    numbers = [{"text": row["text"], "label": len(row["text"]) / 10} for row in rows(20, 1)]
+    of_numbers = made_teacher(tmp_path / "teacher", bert, numbers, "regress")
+    settings = replace(QUICK, soft_temperature=5.0)
+    error = refused(of_numbers, bert, tmp_path, task="regress", train=numbers, dev=numbers, settings=settings)
+    assert error.what == "regress models do not take soft temperature"
 
 
 def test_a_corpus_and_rows_exclude_each_other(bert: Path, teacher: Path, tmp_path: Path) -> None:

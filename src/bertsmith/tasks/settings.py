@@ -23,14 +23,16 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((*_OF_RARE, *_OF_CLASSES), ("classify",)),
     **dict.fromkeys(_OF_ANSWERS, ("qa",)),
     "labels": ("classify", "tag"),
+    "soft_temperature": ("classify", "tag", "qa", "choice"),
     "window_overlap": ("classify", "regress", "tag", "choice", "embed"),
 }
 _READ_WITH = {
-    **dict.fromkeys(("augment_share", "augment_top", "label_augmented"), "augment"),
-    "soft_temperature": "logits_weight",
-    "layer_map": "hidden_weight",
+    "augment": ("augment_share", "augment_top", "label_augmented"),
+    "label_weight": ("label_augmented", "class_weights", "focal", "label_smoothing"),
+    "logits_weight": ("soft_temperature",),
+    "hidden_weight": ("layer_map",),
 }
-"""Settings of a student that are read only where another one is not 0."""
+"""Of a student, settings that are read only where the one that they stand behind is not 0."""
 _OF_TEXTS = ("classify", "regress", "score", "choice", "embed", "masked words")
 COLUMNS_READ_BY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("--columns.question", "--columns.context", "--columns.answers"), ("qa",)),
@@ -208,8 +210,9 @@ class FinetuneSettings(TypeChecked):
 
     def check_read_by(self, kind: str, always_in_windows: bool) -> None:
         """Raises BertsmithError for a setting that a kind of task does not read."""
-        plain, where = FinetuneSettings(), "fine-tuning settings"
-        check_read(kind, [name for name in _READ_BY if getattr(self, name) != getattr(plain, name)], _READ_BY, where)
+        plain, where = type(self)(), "fine-tuning settings"
+        changed = [name for name in _READ_BY if getattr(self, name, None) != getattr(plain, name, None)]
+        check_read(kind, changed, _READ_BY, where)
         check_read(kind, changed_columns(self.columns, plain.columns), COLUMNS_READ_BY, where)
         if self.window_overlap != plain.window_overlap and not (self.windows or always_in_windows):
             what = f"window_overlap is {self.window_overlap}, but long texts are cut, not read in windows"
@@ -265,7 +268,7 @@ class DistillSettings(FinetuneSettings):
         if (self.augment > 0) != (self.augment_model is not None):
             fix = "give both: how many rows are made of each, and the model that proposes words"
             raise BertsmithError("one of augment and augment_model is there without the other", where, fix)
-        for name, other in _READ_WITH.items():
+        for other, name in ((other, name) for other, names in _READ_WITH.items() for name in names):
             unread = not getattr(self, other) and getattr(self, name) != getattr(DistillSettings, name)
             _demand(not unread, name, getattr(self, name), f"it with {other}, which is 0")
         if self.augment and (self.folds or self.learning_curve):
