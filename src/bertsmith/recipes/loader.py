@@ -109,6 +109,11 @@ def _without_effect(recipe: Recipe, given: Collection[str]) -> Iterator[tuple[st
             yield from ((name, why) for name in given if name.startswith(f"{phase}.") and name != f"{phase}.steps")
     if recipe.optimizer.name != "lamb" and "optimizer.trust_ratio" in given:
         yield "optimizer.trust_ratio", f"{recipe.optimizer.name} has none"
+    taught = recipe.distillation
+    if not taught.hidden and "distillation.layer_map" in given:
+        yield "distillation.layer_map", "distillation.hidden is 0"
+    if not taught.attention and not taught.values and "distillation.relation_heads" in given:
+        yield "distillation.relation_heads", "distillation.attention and distillation.values are 0"
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:

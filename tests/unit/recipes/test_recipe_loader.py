@@ -102,8 +102,14 @@ def test_flags_that_the_recipe_does_not_read_are_said(caplog):
         "--optimizer.trust-ratio: no effect (adamw has none)",
     ]
     caplog.clear()
-    load_recipe("bert-mini", ["--phase2.learning-rate=0.1", "--optimizer.trust_ratio=all"])
+    read = ["--distillation.layer_map=0:0", "--distillation.relation_heads=4"]
+    load_recipe("bert-mini", ["--phase2.learning-rate=0.1", "--optimizer.trust_ratio=all", *read])
     assert not caplog.records
+    load_recipe("bert-mini", [*read, *(f"--distillation.{name}=0" for name in ("hidden", "attention", "values"))])
+    assert [record.message for record in caplog.records] == [
+        "--distillation.layer-map: no effect (distillation.hidden is 0)",
+        "--distillation.relation-heads: no effect (distillation.attention and distillation.values are 0)",
+    ]
 
 
 @pytest.mark.parametrize(
