@@ -162,7 +162,8 @@ def cpu_precision(processor: Processor) -> tuple[str, str]:
     return "fp32", "this processor is not known to have bf16 instructions"
 
 
-def _device(name: str) -> torch.device:
+def _device(named: str) -> torch.device:
+    name = str(named)  # of Python, it may be a torch.device
     if name == "auto":
         found = torch.cuda.is_available()
         log_choice(

@@ -22,6 +22,12 @@ def test_what_is_asked_for_is_taken(precision, dtype, scales):
     assert (device.precision, device.scales_losses, device.tf32) == (precision, scales, False)
 
 
+def test_a_device_of_torch_is_read_as_its_name():
+    assert choose_device(torch.device("cpu"), "fp32").is_cpu
+    with pytest.raises(BertsmithError, match="'cpu:7' is not supported"):
+        choose_device(torch.device("cpu", 7), "fp32")
+
+
 def test_tf32_is_refused_where_it_is_not():
     with pytest.raises(
         BertsmithError, match="tf32 needs an NVIDIA GPU of the Ampere generation or newer, and this is a CPU"
