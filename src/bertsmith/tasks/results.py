@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import with_nan
 from bertsmith.tasks.reading.records import Truncated
 
 # Of a score between measuring and tuning, of which a line tells.
@@ -34,12 +35,6 @@ class EpochResult:
     dev: dict[str, float]
     test: dict[str, float] | None = None
     epoch: float = 0.0
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """What JSON has of one, where null stands for a loss of NaN."""
-        loss = values["train_loss"]
-        return cls(**{**values, "train_loss": math.nan if loss is None else loss})
 
 
 @dataclass(frozen=True)
@@ -96,10 +91,10 @@ class FinetuneResult:
             fix = "put the file back as it was, or run the training again in another folder"
             raise BertsmithError(f"this file lacks {', '.join(missing)}", folder / "model" / "finetune.json", fix)
         kept = {name: values[name] for name in cls.__dataclass_fields__ if name != "folder"}
-        seeds = [
-            SeedResult(**{**each, "epochs": [EpochResult.from_dict(one) for one in each["epochs"]]})
-            for each in kept["seeds"]
-        ]
+        seeds = []
+        for each in kept["seeds"]:
+            epochs = [EpochResult(**{**one, **with_nan({"train_loss": one["train_loss"]})}) for one in each["epochs"]]
+            seeds.append(SeedResult(**{**each, "epochs": epochs}))
         truncated = {name: Truncated(**each) for name, each in kept["truncated"].items()}
         return cls(folder=folder, **{**kept, "seeds": seeds, "truncated": truncated})
 
