@@ -75,8 +75,10 @@ def _inside(folder: Path, name: str, archive: Path, strip: int) -> Path:
 
 
 def _check_methods(archive: Path, members: Sequence[zipfile.ZipInfo]) -> None:
-    """Other methods than the usual two are a sign of damage, and their libraries raise errors of their own."""
-    other = [each.filename for each in members if each.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)]
+    """Other methods than the usual two are a sign of damage, and their libraries raise errors of their own; so is a
+    place before the file's beginning, which is what a wrong length of the list of members gives."""
+    usual = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+    other = [each.filename for each in members if each.compress_type not in usual or each.header_offset < 0]
     if other:
         what = f"this zip is damaged, or packed in an unusual way ({other[0]})"
         raise WrongZip(what, archive, "delete it and run the command again")

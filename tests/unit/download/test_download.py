@@ -17,7 +17,7 @@ from bertsmith.cli import main
 from bertsmith.download.catalogue import Entry, catalogue, checked_by, listing, total_bytes
 from bertsmith.download.download import DownloadOptions, download, split_mrpc
 from bertsmith.download.fetch import Patience
-from bertsmith.download.unpack import unpack
+from bertsmith.download.unpack import WrongZip, unpack
 from made_server import Behaviour, serving
 
 QUICK = Patience(attempts=3, delay_seconds=0.0, timeout_seconds=2.0)
@@ -153,12 +153,15 @@ def test_a_zip_cannot_write_outside_its_folder(tmp_path, name):
     assert not (tmp_path / "evil").exists()
 
 
-def test_a_damaged_zip_is_said(tmp_path):
+@pytest.mark.parametrize(("begin", "end"), [(-30, 999), (60, 90), (0, 10)])
+def test_a_damaged_zip_is_said(tmp_path, begin, end):
+    """Cut off, or without some bytes of a member or of what stands before it, by which its places are negative."""
     whole = io.BytesIO()
     zipped(whole, {"a": b"1" * 100})
-    (tmp_path / "a.zip").write_bytes(whole.getvalue()[:-30])
-    with pytest.raises(BertsmithError, match="damaged"):
+    (tmp_path / "a.zip").write_bytes(whole.getvalue()[:begin] + whole.getvalue()[end:])
+    with pytest.raises(WrongZip, match="damaged"):
         unpack(tmp_path / "a.zip", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zip"]
 
 
 def test_mrpc_is_cut_as_glue_has_it(real_data, tmp_path):
