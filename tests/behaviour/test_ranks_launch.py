@@ -120,7 +120,7 @@ def test_more_gpus_than_there_are(
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({"WORLD_SIZE": "8"}, "RANK, MASTER_ADDR, MASTER_PORT is missing"),
+        ({"WORLD_SIZE": "8"}, "it lacks RANK, MASTER_ADDR, MASTER_PORT"),
         ({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "3"}, "Slurm does not say on which hosts"),
         ({"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_RANK": "3"}, "mpirun started 8 processes"),
         (

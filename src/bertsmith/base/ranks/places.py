@@ -77,8 +77,7 @@ def _by_torchrun(environ: Mapping[str, str]) -> Place | None:
         return None
     if missing:
         raise BertsmithError(
-            f"this is one of several processes not joined by torch.distributed: {', '.join(missing)} is missing, so it "
-            "cannot join",
+            f"this is one of several processes, and cannot join the others, as it lacks {', '.join(missing)}",
             "environment",
             _START,
         )

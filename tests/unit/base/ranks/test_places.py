@@ -60,7 +60,7 @@ def test_variables_set_by_hand_make_the_first_rank_hold_the_store() -> None:
 @pytest.mark.parametrize("missing", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
 def test_who_does_not_know_all_it_takes_to_join_is_refused(missing: str) -> None:
     variables = {name: value for name, value in TORCHRUN.items() if name != missing}
-    with pytest.raises(BertsmithError, match=f"{missing} is missing, so it cannot join"):
+    with pytest.raises(BertsmithError, match=f"cannot join the others, as it lacks {missing}"):
         place(variables)
 
 
