@@ -21,21 +21,29 @@ from bertsmith.base.errors import TOO_LARGE, BertsmithError, is_too_large, neare
 T = TypeVar("T")
 U = TypeVar("U")
 _HELP = ("-h", "--help")
+# The type of an argument without a flag, and what to do about a flag in front of it.
+_ALONE = "write its value alone, without a flag"
 _NUMBERS = {int: "a whole number", float: "a number"}
-# By the names of transformers' and NVIDIA's scripts.
+# By the names of transformers' and NVIDIA's scripts, and of our other verbs.
 _NAMED_ELSEWHERE = {
     "bert_model": "model",
+    "cased": "no_lowercase",
     "label_column_name": "columns.label",
     "max_seq_length": "max_length",
     "model_name_or_path": "model",
+    "no_lowercase": "cased",
     "num_train_epochs": "epochs",
     "output_dir": "out",
     "per_device_train_batch_size": "batch",
+    "size": "vocabulary_size",
     "test_file": "test",
     "text_column_name": "columns.text",
+    "tokenizer": "vocab",
     "train_batch_size": "batch",
     "train_file": "train",
     "validation_file": "dev",
+    "vocab": "tokenizer",
+    "vocabulary_size": "size",
     "warmup_proportion": "warmup",
     "warmup_ratio": "warmup",
 }
@@ -191,11 +199,13 @@ def _refuse_wrong(known: Mapping[str, Any], args: Sequence[str], prog: str, swit
             if not token and number >= values_end:
                 raise _empty("an argument", prog, "set the variable, or write a value in its place")
             continue
-        if name not in known:
+        if known.get(name) in (None, _ALONE):
             what = f"there is no flag {token.split('=', 1)[0]}"
             ours = _NAMED_ELSEWHERE.get(name, name)
             meant = ours if ours in known else name
-            raise BertsmithError(what, prog, nearest(flag(meant), [flag(each) for each in known]))
+            there = [each.upper() if hint == _ALONE else flag(each) for each, hint in known.items()]
+            fix = _ALONE if known.get(meant) == _ALONE else nearest(flag(meant), there)
+            raise BertsmithError(what, prog, fix)
         if known[name] is bool:
             if "=" in token and not switches_have_values:
                 other = f"or {flag(_opposite(name))}" if _opposite(name) in known else "or leave it out"
@@ -243,12 +253,12 @@ def _check_value(named: str, hint: Any, value: str, prog: str) -> None:
 
 
 def _flag_types(kind: type[Any]) -> Iterator[tuple[str, Any]]:
-    """The types of all fields, and of the opposites of those that have one."""
+    """The types of all fields, and of the opposites of those that have one; _ALONE for those that have no flag."""
     import tyro
 
     for name, hint in leaves(kind, extras=True):
         plain, *marks = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
-        yield name, plain
+        yield name, _ALONE if tyro.conf.Positional in marks else plain
         if plain is bool and tyro.conf.FlagCreatePairsOff not in marks:
             yield _opposite(name), bool
 

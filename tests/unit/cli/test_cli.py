@@ -133,7 +133,9 @@ def test_help_says_that_no_triton_server_has_run_an_export(capsys):
     ("args", "what", "fix"),
     [
         (["pretran"], "there is no verb 'pretran'", "did you mean 'pretrain'?"),
-        (["verify", "x", "--corpsu", "y"], "there is no flag --corpsu", "did you mean '--corpus'?"),
+        (["verify", "--corpus", "y"], "there is no flag --corpus", "write its value alone, without a flag"),
+        (["prepare", "x", "--cased"], "there is no flag --cased", "did you mean '--no-lowercase'?"),
+        (["vocab", "x", "--no-lowercase"], "there is no flag --no-lowercase", "did you mean '--cased'?"),
         (
             ["finetune", "qa", "--max_seq_length=384"],
             "there is no flag --max_seq_length",
@@ -141,7 +143,7 @@ def test_help_says_that_no_triton_server_has_run_an_export(capsys):
         ),
         (["predict", "m", "x", "--output_dir", "o"], "there is no flag --output_dir", "did you mean '--out'?"),
         (["finetune", "classify", "--lr", "1"], "there is no flag --lr", "did you mean '--learning-rate'?"),
-        (["verify", "x", "--xy", "y"], "there is no flag --xy", "known are: --corpus"),
+        (["verify", "x", "--xy", "y"], "there is no flag --xy", "known are: CORPUS"),
         (["verify"], "missing: CORPUS", "bertsmith verify --help"),
         (["verify", "no/such/corpus"], "no/such/corpus", "bertsmith prepare"),
         (["quickstart", "--budget", "huge"], "--budget is 'huge'", "use one of: tiny, normal"),
