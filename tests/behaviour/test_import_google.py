@@ -187,6 +187,8 @@ def test_other_formats_and_names_get_a_clear_message(tmp_path):
         assert fix in caught.value.fix, named
     with pytest.raises(BertsmithError, match="this is a model folder already"):
         import_checkpoint(import_checkpoint(FOLDER, tmp_path / "model"), tmp_path / "again")
+    with pytest.raises(BertsmithError, match="this is the model of a run, and a model folder already"):
+        import_checkpoint(tmp_path, tmp_path / "again")
     (tmp_path / "empty").mkdir()
     for name in ("vocabulary", "config"):
         with pytest.raises(BertsmithError, match=f"{name} is of type list, which is no path"):

@@ -51,8 +51,7 @@ def find_checkpoint(named: Path) -> Place:
 
 def _in_folder(folder: Path) -> Place:
     """The newest by the folder's `checkpoint` file, else the only one."""
-    if (folder / CONFIG_FILE).is_file() and stored_files(folder):
-        raise BertsmithError("this is a model folder already", folder, "use it as it is; import makes such folders")
+    _refuse_model(folder, "this is a model folder already")
     latest = folder / "checkpoint"
     if latest.is_file():
         with files.read_errors(latest):
@@ -63,11 +62,18 @@ def _in_folder(folder: Path) -> Place:
             log_choice(f"checkpoint in {folder}", prefix.name, "its file `checkpoint` names it as the latest")
             return Place("tensorflow", prefix)
     there = _checkpoints(folder)
+    if not there:
+        _refuse_model(folder / "model", "this is the model of a run, and a model folder already")
     if len(there) != 1:
         what = f"here are {len(there)} checkpoints, and none is named as the latest" if there else "no checkpoint here"
         raise BertsmithError(what, folder, _listed(folder) or _FIX)
     log_choice(f"checkpoint in {folder}", there[0], "it is the only one")
     return find_checkpoint(folder / there[0])
+
+
+def _refuse_model(folder: Path, what: str) -> None:
+    if (folder / CONFIG_FILE).is_file() and stored_files(folder):
+        raise BertsmithError(what, folder, "use it as it is; import makes such folders")
 
 
 def _checkpoints(folder: Path) -> list[str]:
