@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import unicodedata
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -21,6 +22,8 @@ _MARKS = {
     "utf-16-be": codecs.BOM_UTF16_BE,
 }
 _BLOCK = 1 << 16
+# Control characters, private ones, and what stands for none.
+_NO_TEXT = ("Cc", "Co", "Cn")
 _REPLACEMENT = "\ufffd".encode()
 
 
@@ -35,14 +38,25 @@ def unmarked(head: bytes, most: int) -> bytes:
 
 
 def unmarked_encoding(head: bytes) -> str:
-    """UTF-16 or UTF-32 without a byte order mark, or "" for anything else: by the zero bytes of the letters, separators
-    and line ends that any table or JSON has, in UTF-16 at least one in eight characters."""
+    """UTF-16 or UTF-32 without a byte order mark, or "" for anything else: by the zero bytes of spaces, separators and
+    line ends. ASCII in UTF-16 has many of them; other text is none of UTF-8, which may have some too."""
     zeros = [head[place::2].count(0) for place in (0, 1)]
-    for encoding, high in (("utf-16-le", 1), ("utf-16-be", 0)):
-        if 16 * zeros[high] >= len(head) > 1 and not zeros[1 - high]:
+    order = sorted((("utf-16-le", 1), ("utf-16-be", 0)), key=lambda each: -zeros[each[1]])
+    for encoding, high in order if any(zeros) and len(head) > 1 else ():
+        many = 3 * zeros[high] >= len(head)
+        if reads_as(head, encoding) and (many or not reads_as(head.replace(b"\0", b""), "utf-8")):
             return encoding
     ends = {"utf-32-le": head[3::4], "utf-32-be": head[:-3:4]}
     return next((encoding for encoding, highest in ends.items() if highest and not any(highest)), "")
+
+
+def reads_as(head: bytes, encoding: str) -> bool:
+    """Whether bytes are the beginning of a text, without control characters and what no character has."""
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return not any(unicodedata.category(each) in _NO_TEXT and not each.isspace() for each in set(text))
 
 
 def check_marked(head: bytes, where: str | Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import random
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from bertsmith.corpus.sources.formats import read_documents
 from bertsmith.rows import encodings
 from bertsmith.rows.encodings import TranscodedFile, encoding_of, unmarked_encoding
 
+# A zero byte in 34 characters, where each line ends.
+CHINESE = "中文是世界上使用人数最多的语言之一，属于汉藏语系。北京是中国的首都。\n" * 3
 MARKS = {
     "utf-16-le": codecs.BOM_UTF16_LE,
     "utf-16-be": codecs.BOM_UTF16_BE,
@@ -39,13 +42,25 @@ def test_any_text_in_blocks_of_any_size(encoding: str, text: str, block: int) ->
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", *sorted(MARKS)])
-@pytest.mark.parametrize("text", ["a", "text", "text,label\n", "текст,метка\nодин два три,да\n", '{"text": "é"}\n'])
+@pytest.mark.parametrize(
+    "text", ["a", "text", "text,label\n", "текст,метка\nодин два три,да\n", '{"text": "é"}\n', CHINESE]
+)
 def test_an_encoding_without_a_mark_is_told_by_its_zero_bytes(encoding: str, text: str) -> None:
     assert unmarked_encoding(text.encode(encoding)) == ("" if encoding == "utf-8" else encoding)
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"\0", b"text\0more of the text,label\n", b"a\0\0b", b"text,label\nword1\0\0,a\n"]
+    "text",
+    [
+        b"",
+        b"\0",
+        b"text\0more of the text,label\n",
+        b"a\0\0b",
+        b"text,label\nword1\0\0,a\n",
+        b"records\0of even\0lengths\0" * 9,
+        "записи 1\0".encode() * 9,
+        random.Random(0).randbytes(1000).replace(b"\0", b"\1") + b"\0",
+    ],
 )
 def test_a_stray_zero_byte_is_no_encoding(text: bytes) -> None:
     assert unmarked_encoding(text) == ""

@@ -19,7 +19,7 @@ from bertsmith.corpus.sources.formats import WIKI_FIELDS
 from bertsmith.corpus.sources.row_documents import check_parquet
 from bertsmith.rows import parquet
 from bertsmith.rows.compressed import damage_of, open_bytes, packing, peek, suffix_within
-from bertsmith.rows.encodings import UTF8_MARK, check_marked, encoding_of, unmarked
+from bertsmith.rows.encodings import UTF8_MARK, check_marked, encoding_of, reads_as, unmarked
 from bertsmith.rows.lines import LONGEST_LINE, head_of
 from bertsmith.rows.tables import QUOTE, cells_of, named_separator
 
@@ -140,6 +140,8 @@ def _not_text(head: bytes, path: Path) -> Unread:
         check_marked(head, path)
     except BertsmithError as error:
         return Unread(error.what, fix=error.fix)
+    if reads_as(head.replace(b"\0", b""), "utf-8"):
+        return Unread("text with zero bytes in it", fix=r"remove them, as by: tr -d '\0' < FILE > FILE.new")
     return Unread("not text")
 
 

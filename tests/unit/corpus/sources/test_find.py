@@ -159,6 +159,7 @@ def _packed(path: Path, content: bytes) -> Path:
         ("a.txt", b" \n\t", "empty"),
         ("a.txt", PLAIN.encode("utf-16-le"), "looks like UTF-16LE without a byte order mark"),
         ("a.jsonl", '{"text": "é"}\n'.encode("utf-32-be"), "looks like UTF-32BE without a byte order mark"),
+        ("a.txt", b"a record\0" * 99, "text with zero bytes in it"),
         ("a.png", b"\x89PNG\x00\x00", "not text"),
         ("a.bin", b"\xff\xfe" + random.Random(0).randbytes(50_000).replace(b"\0", b"\1"), "not text"),
         ("a.bin", b"\xff\xfe\0\0" + random.Random(0).randbytes(50_000).replace(b"\0", b"\1"), "not text"),
