@@ -111,6 +111,7 @@ def test_a_corpus_is_no_text(source: Path, tmp_path: Path) -> None:
         {"held_out": 1.0},
         {"held_out": -0.1},
         {"min_characters": 0},
+        {"part_bytes": 99},
         {"vocabulary_size": 100},
         {"vocabulary_size": 10_000_000},
         {"workers": 0},

@@ -23,6 +23,8 @@ ExcludeAction = Literal["drop", "report"]
 # be given up, and then corpus.json says so.
 _OF_NO_EFFECT = ("workers", "engine", "address", "array_task", "page_seconds")
 _LONGEST_PAGE_SECONDS = 86_400
+# Each part takes some 10 ms and 40 kB of disk, whatever it holds.
+_LEAST_PART = 100
 # Anything else is not a code of ISO 639, and the splitter of sentences would take it for English.
 _LANGUAGE = re.compile("[a-z]{2,3}")
 # What changes nothing where a tokenizer is given, and without the option that it belongs to.
@@ -118,7 +120,7 @@ class PrepareOptions(TypeChecked):
 
     def check(self) -> None:
         """Raises BertsmithError where a value makes no sense."""
-        least = {"min_characters": 1, "sample_bytes": 1, "shard_tokens": 1, "part_bytes": 1, "workers": 1}
+        least = {"min_characters": 1, "sample_bytes": 1, "shard_tokens": 1, "part_bytes": _LEAST_PART, "workers": 1}
         for name, smallest in least.items():
             value = getattr(self, name)
             if value is not None and value < smallest:
