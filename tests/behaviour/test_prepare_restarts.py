@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from bertsmith.corpus.engines import parts
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.stages import clean
+from bertsmith.recipes.flags import flag
 from made_corpora import OPTIONS, children, contents, interrupted_after, made_parts, start, wait_for
 
 
@@ -60,6 +62,27 @@ def test_kill_a_worker_and_the_run_goes_on(source: Path, tmp_path: Path, undistu
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors.decode()
     assert "a worker process was killed" in errors.decode()
+    assert contents(out) == undisturbed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_stops_the_command_which_says_how_to_go_on(
+    source: Path, tmp_path: Path, undisturbed: dict[str, str], number: signal.Signals, status: int
+) -> None:
+    out = tmp_path / "corpus"
+    flags = [text for name, value in OPTIONS.items() for text in (flag(name), str(value))]
+    command = [sys.executable, "-m", "bertsmith", "prepare", str(source), "--out", str(out), "--workers", "2", *flags]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    assert wait_for(lambda: made_parts(out, "cleaned") >= 2, process)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert errors.decode().splitlines()[-2:] == [
+        f"warning: {number.name} received: parts that are under way are finished or dropped",
+        "stopped; finished parts are kept, and the same command continues from them",
+    ]
+    prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
     assert contents(out) == undisturbed
 
 

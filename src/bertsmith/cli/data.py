@@ -11,6 +11,7 @@ import tyro
 from bertsmith.base import log
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.figures import check_figure
+from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
 from bertsmith.cli.verb import Call, Verb, default_said
 
 
@@ -72,7 +73,12 @@ def _prepare(call: Call) -> None:
     flags, options = call.read_with(PrepareFlags, PrepareOptions())
     from bertsmith.corpus.prepare import prepare
 
-    corpus = prepare(flags.source, flags.out, tokenizer=flags.tokenizer, options=options)
+    with stop_on_signals("parts that are under way are finished or dropped", at_once=True) as stop:
+        try:
+            corpus = prepare(flags.source, flags.out, tokenizer=flags.tokenizer, options=options)
+        except KeyboardInterrupt:
+            what = "stopped; finished parts are kept, and the same command continues from them"
+            raise StoppedAfterSaving(what, stop.interrupted) from None
     log.say(f"look at it with: bertsmith inspect {corpus.folder}")
     print(corpus.folder)
 
