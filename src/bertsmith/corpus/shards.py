@@ -235,10 +235,11 @@ def offsets_of(lengths: NDArray[Any]) -> NDArray[np.int64]:
 
 def _read_array(path: Path, dtype: DTypeLike) -> NDArray[Any]:
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        with files.read_errors(path):
+            array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError as error:
         raise BertsmithError("this file is missing", path, _REMAKE) from error
-    except (OSError, ValueError, EOFError) as error:
+    except (ValueError, EOFError) as error:
         raise BertsmithError(f"this file is damaged ({error})", path, _REMAKE) from error
     if array.dtype != dtype or array.ndim != 1:
         raise BertsmithError(f"this file holds {array.dtype}{list(array.shape)}, not {dtype}[N]", path, _REMAKE)

@@ -104,6 +104,14 @@ def test_cut_and_missing_files_are_named(corpus: Corpus, name: str) -> None:
         Corpus.open(corpus.folder)
 
 
+def test_what_the_system_refuses_to_read_is_not_called_damaged(corpus: Corpus) -> None:
+    """Which would have the corpus prepared again, where its permissions are wrong."""
+    (corpus.folder / "unigrams.npy").unlink()
+    (corpus.folder / "unigrams.npy").mkdir()
+    with pytest.raises(BertsmithError, match=r"cannot be read \(Is a directory\)"):
+        corpus.unigrams()
+
+
 def test_no_object_array_is_ever_loaded(corpus: Corpus) -> None:
     path = corpus.folder / "unigrams.npy"
     np.save(path, np.array([{}], dtype=object), allow_pickle=True)
