@@ -87,6 +87,9 @@ def find_files(
             if real in seen:
                 continue
             seen.add(real)
+            if path.name == "vocab.txt" and path != Path(source) and path.with_name("tokenizer.json").is_file():
+                passed.note("vocabularies of tokenizers, skipped", example=name)
+                continue
             recognised = recognise(path, options)
             if isinstance(recognised, SourceFile):
                 stamp = of_kept.stamp if of_kept else recognised.stamp

@@ -59,6 +59,18 @@ def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
     assert passed["files named twice, read once"].count == 2
 
 
+def test_the_vocabulary_of_a_tokenizer_among_texts_is_none_of_them(tmp_path: Path) -> None:
+    """As of `vocab . --out tokenizer`, or of a model."""
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "vocab.txt").write_text(PLAIN)
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text("{}")
+    (tmp_path / "vocab.txt").write_text(PLAIN)
+    found, passed = find_files([str(tmp_path)], OPTIONS)
+    assert [file.path for file in found] == [str(tmp_path / "vocab.txt")]
+    assert passed["vocabularies of tokenizers, skipped"].count == 1
+    assert len(find_files([str(tmp_path / "tokenizer" / "vocab.txt")], OPTIONS)[0]) == 1, "where it is named itself"
+
+
 def test_a_file_that_is_not_read_is_not_read_the_second_time_either(tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.html").write_text("<!DOCTYPE html>")
