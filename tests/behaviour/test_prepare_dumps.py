@@ -76,9 +76,15 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, byt
     [("plain", 2), ("bz2", 2), ("multistream", 1), ("gz", 2), ("UTF-16", 1), ("UTF-16 as bz2", 1)],
 )
 def test_the_same_corpus_for_any_packing_and_workers(
-    tmp_path: Path, undisturbed: tuple[dict[str, bytes], dict[str, Any]], packing: str, workers: int
+    tmp_path: Path,
+    undisturbed: tuple[dict[str, bytes], dict[str, Any]],
+    packing: str,
+    workers: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO")
     assert made(tmp_path, packing, workers) == undisturbed
+    assert "of text), 60 redirects, 0 duplicates" in caplog.text
     assert undisturbed[1]["dropped"]["redirects"]["count"] == 60
     assert undisturbed[1]["read"]["documents"] == 300
 

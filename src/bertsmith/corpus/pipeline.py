@@ -127,14 +127,15 @@ class Pipeline:
         self._refuse_nothing(account, documents)
         whole = fingerprint([task.made_of for task in tasks], account.slow)
         broken, part_bytes = account.dropped.count, [result["bytes"] for result in results]
+        why = ", ".join(f"{entry.count:,} {what}" for what, entry in account.dropped.items())
         searches = Searches(self._work, self._engine, self._stage, self._options.filters)
         selection = searches.run([task.folder for task in tasks], part_bytes, documents, whole)
         account.dropped.add(selection.dropped)
         account.changed.add(selection.changed)
         drops = self._options.exclude and self._options.exclude_action == "drop"
         say(
-            f"documents: {account.documents:,} read ({size(account.bytes)} of text), {broken:,} empty, "
-            f"short or broken, {account.dropped.count - broken:,} duplicates"
+            f"documents: {account.documents:,} read ({size(account.bytes)} of text), "
+            f"{why or '0 empty, short or broken'}, {account.dropped.count - broken:,} duplicates"
             f"{' or with evaluation text' if drops else ''}; {duration(time.monotonic() - started)}"
         )
         self._refuse_nothing(account, account.documents - account.dropped.count)
