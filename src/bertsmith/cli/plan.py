@@ -89,7 +89,7 @@ def _is_of_rows(call: Call) -> bool:
 def _pretraining(call: Call) -> tuple[WhereFlags, Plan]:
     from bertsmith.training.plan import plan_pretraining
 
-    flags, recipe = recipe_flags(call, PlanFlags, budget=True)
+    flags, recipe = recipe_flags(call, PlanFlags)
     _refuse_device(call)
     where = where_of(flags)
     if flags.recipe == BUDGET:

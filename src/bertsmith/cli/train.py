@@ -74,7 +74,7 @@ class PretrainFlags(RecipeFlags, OutputFlags):
 
 def _pretrain(call: Call) -> int:
     with said_once_a_host():
-        flags, recipe = recipe_flags(call, PretrainFlags, budget=True)
+        flags, recipe = recipe_flags(call, PretrainFlags)
 
     if flags.check:
         return _check(call, flags, recipe)
@@ -133,18 +133,18 @@ def given_fields(call: Call) -> list[str]:
 OfRecipe = TypeVar("OfRecipe", bound=RecipeFlags)
 
 
-def recipe_flags(call: Call, kind: type[OfRecipe], *, budget: bool = False) -> tuple[OfRecipe, Recipe]:
-    """A verb's own flags, and the recipe with the values that flags give its fields. budget: as of `load_recipe`."""
+def recipe_flags(call: Call, kind: type[OfRecipe]) -> tuple[OfRecipe, Recipe]:
+    """A verb's own flags, and the recipe, maybe that of a budget, with the values that flags give its fields."""
     _, own = split_flags(call.args, Recipe)
     numbers = Recipe()
     if wants_help(call.args):  # with the numbers of the recipe, where one is named
         named = next((token for token in own if token in presets() or _is_recipe_file(token)), None)
         unnamed = f"Numbers are those of {_SHOWN}; name a preset or a file before --help for its own.\n\n"
         call = replace(call, description=("" if named else unnamed) + call.description)
-        own, numbers = ["--help"], load_recipe(named or _SHOWN, budget=budget)
+        own, numbers = ["--help"], load_recipe(named or _SHOWN, budget=True)
     flags, unchanged = replace(call, args=own).read_with(kind, numbers)
     assert unchanged == numbers, "a flag of a recipe that `split_flags` left would be lost"
-    return flags, load_recipe(flags.recipe, given_fields(call), budget=budget)
+    return flags, load_recipe(flags.recipe, given_fields(call), budget=True)
 
 
 def _is_recipe_file(token: str) -> bool:
