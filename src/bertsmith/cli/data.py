@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -79,7 +80,7 @@ def _prepare(call: Call) -> None:
         except KeyboardInterrupt:
             what = "stopped; finished parts are kept, and the same command continues from them"
             raise StoppedAfterSaving(what, stop.interrupted) from None
-    log.say(f"look at it with: bertsmith inspect {corpus.folder}")
+    log.say(f"look at it with: bertsmith inspect {shlex.quote(str(corpus.folder))}")
     print(corpus.folder)
 
 

@@ -105,7 +105,7 @@ def _searches(corpus: Corpus) -> list[str]:
 def _evaluation_file(figures: dict[str, Any], words: int) -> list[str]:
     share = _ratio(figures["found"], figures["ngrams"], ".1%")
     return [
-        f"  {figures['file']}: found in {figures['documents']:,} documents ({figures['bytes']:,} bytes)",
+        f"  {figures['file']}: found in {counted(figures['documents'], 'document')} ({figures['bytes']:,} bytes)",
         f"      read as {figures['read_as']}",
         f"      {figures['texts']:,} texts, {figures['short']:,} of them under {words} words and so not checkable; "
         f"{figures['labels']:,} values that are no text",

@@ -242,7 +242,7 @@ def _tell(corpus: Corpus) -> None:
     parts = []
     for split in ("train", "held_out"):
         documents, tokens, shards = corpus.documents(split), corpus.tokens(split), len(corpus.shards(split))
-        parts.append(f"{split} {documents:,} documents, {tokens:,} tokens, {counted(shards, 'shard')}")
+        parts.append(f"{split} {counted(documents, 'document')}, {tokens:,} tokens, {counted(shards, 'shard')}")
     say(f"corpus: {corpus.folder}: {'; '.join(parts)}")
     if corpus.doubt:
         pages = corpus.account["given_up"]["pages"]

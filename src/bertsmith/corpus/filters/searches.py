@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.base.log import duration, say
+from bertsmith.base.log import counted, duration, say
 from bertsmith.base.tally import Entry, Tally
 from bertsmith.corpus.engines.local import Engine
 from bertsmith.corpus.engines.parts import fingerprint, part_folder
@@ -180,7 +180,7 @@ def _file_account(hits: Entry, counts: dict[str, Any]) -> dict[str, Any]:
     say(
         f"evaluation text: {counts['file']}, read as {counts['read_as']}: {counts['texts']:,} texts, "
         f"{counts['short']:,} too short to check; {counts['found']:,} of {counts['ngrams']:,} {NGRAM_WORDS}-grams "
-        f"found, in {hits.count:,} documents"
+        f"found, in {counted(hits.count, 'document')}"
     )
     return {**counts, "documents": hits.count, "bytes": hits.bytes, "examples": hits.examples}
 
