@@ -124,3 +124,5 @@ def test_what_a_run_does_not_have_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert "recipe.seed" in refused()
     assert main(["inspect", str(corpus().folder), "--phase", "1"]) == 2
     assert "--phase is not read without --run" in capsys.readouterr().err
+    assert main(["inspect", str(corpus().folder), "--samples", "0", "--sequence-length", "64"]) == 2
+    assert "--sequence-length is not read with --samples 0" in capsys.readouterr().err

@@ -130,6 +130,8 @@ def _inspect(call: Call) -> None:
         print(show_instances_of_run(flags.run, corpus, first, flags.samples, phase))
         return
     _check_unused(call, "without --run", first_instance=flags.first_instance, phase=flags.phase)
+    if not flags.samples:
+        _check_unused(call, "with --samples 0", sequence_length=flags.sequence_length)
     report = [inspect(corpus)]
     if flags.samples:
         report += ["", show_instances(corpus, flags.samples, _or(flags.sequence_length, 128))]
