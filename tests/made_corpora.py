@@ -17,6 +17,7 @@ import pytest
 from bertsmith.base.tally import EXAMPLES
 from bertsmith.corpus.engines.local import LocalEngine
 from bertsmith.corpus.shards import Corpus
+from bertsmith.recipes.flags import flag
 
 OPTIONS: dict[str, Any] = {
     "documents": "line",
@@ -57,6 +58,13 @@ def start(source: Path, out: Path, folder: Path, **changes: Any) -> subprocess.P
     script = folder / f"script{len(list(folder.glob('script*.py')))}.py"
     script.write_text(SCRIPT.format(source=str(source), out=str(out), options=options))
     return subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE)
+
+
+def start_command(source: Path, out: Path, *flags: str) -> subprocess.Popen[bytes]:
+    """The same from a command line."""
+    options = [text for name, value in OPTIONS.items() for text in (flag(name), str(value))]
+    command = [sys.executable, "-m", "bertsmith", "prepare", str(source), "--out", str(out), *options, *flags]
+    return subprocess.Popen(command, stderr=subprocess.PIPE)
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> bool:

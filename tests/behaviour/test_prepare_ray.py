@@ -18,7 +18,7 @@ import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
-from made_corpora import OPTIONS, contents, made_parts, start, wait_for
+from made_corpora import OPTIONS, contents, made_parts, start, start_command, wait_for
 from made_dumps import seconds_of_slow_page, slow_dump
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -142,3 +142,14 @@ def test_without_the_package(source: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert "pip install 'bertsmith[ray]'" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="waits for parts of a cluster")
+def test_sigterm_is_not_answered_with_a_stack_trace_of_rays(cluster: Any, source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "corpus"
+    process = start_command(source, out, "--part-bytes", "6000", "--engine", "ray", "--address", cluster.address)
+    assert wait_for(lambda: made_parts(out, "cleaned") >= 1, process)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=90)[1].decode()
+    assert process.returncode == 143, said
+    assert said.endswith("stopped; finished parts are kept, and the same command continues from them\n")

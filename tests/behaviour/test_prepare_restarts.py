@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ from bertsmith.corpus.engines import parts
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.stages import clean
-from bertsmith.recipes.flags import flag
-from made_corpora import OPTIONS, children, contents, interrupted_after, made_parts, start, wait_for
+from made_corpora import OPTIONS, children, contents, interrupted_after, made_parts, start, start_command, wait_for
 
 
 def test_the_same_bytes_for_any_number_of_workers(source: Path, tmp_path: Path, undisturbed: dict[str, str]) -> None:
@@ -71,9 +69,7 @@ def test_a_signal_stops_the_command_which_says_how_to_go_on(
     source: Path, tmp_path: Path, undisturbed: dict[str, str], number: signal.Signals, status: int
 ) -> None:
     out = tmp_path / "corpus"
-    flags = [text for name, value in OPTIONS.items() for text in (flag(name), str(value))]
-    command = [sys.executable, "-m", "bertsmith", "prepare", str(source), "--out", str(out), "--workers", "2", *flags]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    process = start_command(source, out, "--workers", "2")
     assert wait_for(lambda: made_parts(out, "cleaned") >= 2, process)
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)

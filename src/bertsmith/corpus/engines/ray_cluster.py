@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import sys
 from collections import Counter, deque
@@ -19,6 +20,7 @@ from typing import Any, Self, TypeVar
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import counted, log_choice, warn
 from bertsmith.base.processes import one_thread
+from bertsmith.base.stopping import handled
 from bertsmith.corpus.engines.local import Finished
 from bertsmith.corpus.engines.nodes import Common, check_node
 
@@ -46,7 +48,9 @@ class RayEngine:
 
     def __enter__(self) -> Self:
         if not self._ray.is_initialized():
-            self._connect()
+            # Ray has its own handler, which ends the process with a stack trace; the block puts that of before back.
+            with handled({signal.SIGTERM: signal.default_int_handler}):
+                self._connect()
             self._started = True
         nodes = [node for node in self._ray.nodes() if node["Alive"]]
         log_choice("engine", "ray", f"{counted(len(nodes), 'node')}, {counted(self._cores(), 'core')}")
