@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import read_errors
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -201,22 +202,17 @@ def open_bytes(path: str | Path, codec: str) -> IO[bytes]:
     """
     check_readable(codec, path)
     try:
-        file = open(path, "rb", buffering=_BUFFER)  # noqa: SIM115  closed with the stream that is returned
+        with read_errors(path):
+            file = open(path, "rb", buffering=_BUFFER)  # noqa: SIM115  closed with the stream that is returned
     except FileNotFoundError as error:
         raise BertsmithError("this file does not exist", path, "check the path") from error
-    except OSError as error:
-        what = f"this file cannot be read ({error.strerror or error})"
-        raise BertsmithError(what, path, "check the path and its permissions") from error
     return CompressedFile(file, codec) if codec else file
 
 
 def peek(path: str | Path, codec: str, most: int) -> bytes:
     """The first `most` bytes, decompressed; fewer where the file is damaged. Raises BertsmithError."""
-    try:
-        with open_bytes(path, codec) as file:
-            return file.read(most)
-    except OSError as error:
-        raise BertsmithError(f"this file cannot be read ({error})", path, "check the disk") from error
+    with read_errors(path), open_bytes(path, codec) as file:
+        return file.read(most)
 
 
 def packing(head: bytes) -> str:
