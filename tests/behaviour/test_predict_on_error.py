@@ -7,6 +7,7 @@ import io
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +138,25 @@ def test_the_row_that_ends_the_work_is_told_with_the_flag_that_leaves_it_out(mod
                 predict_file(model, tmp_path / "rows.jsonl", out, **CPU)
             assert caught.value.where.endswith("rows.jsonl:2")
             assert caught.value.fix.split("; ").count(skip) == int(at_stop)
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "lacks", "fix"),
+    [
+        ("tag", "body", "no column 'tokens' of words and no column 'text'; found: body", "tokens or --columns.text"),
+        ("choice", "text", "no column 'choices', nor any choice0, .*; found: text", "choices"),
+    ],
+)
+def test_a_file_without_a_column_is_told_how_to_name_it(kind, column, lacks, fix, tmp_path):
+    """And not of --on-error skip, which would leave out all of its rows."""
+    folder = made_head(kind, tmp_path / "model")
+    (tmp_path / "rows.csv").write_text(f"{column}\nword1\nword2\n")
+    of_file = partial(predict_file, folder, tmp_path / "rows.csv", "-", **CPU)
+    for call in (of_file, partial(Predictor(folder, **CPU), [{column: "word1"}])):
+        with pytest.raises(BertsmithError, match=lacks) as caught:
+            call()
+        assert caught.value.fix.startswith(f"name one with --columns.{fix}, in Python Columns(")
+        assert "--on-error" not in caught.value.fix
 
 
 def test_a_table_has_its_header_once_although_its_first_rows_are_left_out(model, tmp_path):

@@ -23,7 +23,7 @@ from bertsmith.tasks.kinds.masked_words import MaskedWords
 from bertsmith.tasks.reading.bad_rows import SkippedRows
 from bertsmith.tasks.reading.files import name_of, named_rows
 from bertsmith.tasks.reading.pairs import check_pairs, with_as_many_texts
-from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records
+from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records, unusable
 from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.tasks.sequences import Fit, Sequences, encode, load_tokenizer, window_means
 from bertsmith.tasks.settings import COLUMNS_READ_BY, changed_columns, check_read
@@ -163,7 +163,7 @@ class Predictor(Loaded):
             record = self._task.record(row, self.columns, False, where)
         except ValueError as error:
             fix = "; ".join(filter(None, ("correct or remove this row", self.reader.remedy)))
-            raise BertsmithError(str(error), where, fix) from error
+            raise unusable(error, where, fix) from error
         if self._task.pairs is not None:
             check_pairs([record], self._task.pairs)
         return record

@@ -27,7 +27,7 @@ from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.tasks.kinds.pooled import Classifier, truths_of
 from bertsmith.tasks.reading.bad_rows import BadRow
-from bertsmith.tasks.reading.cells import found_in, listed_in
+from bertsmith.tasks.reading.cells import LacksColumn, listed_in
 from bertsmith.tasks.reading.labels import class_name, place_of_letter
 from bertsmith.tasks.reading.pairs import are_pairs, check_pairs
 from bertsmith.tasks.reading.records import (
@@ -237,7 +237,7 @@ def _choices(row: Row, columns: Columns) -> tuple[tuple[str, ...], bool]:
         names = next(filter(None, (_numbered(row, name) for name in NUMBERED_CHOICES)), [])
         if not names:
             what = f"no column '{columns.choices}', nor any choice0, choice1 ... or ending0, ending1 ..."
-            raise ValueError(f"{what}; {found_in(row)}; name those of the choices with --columns.choices")
+            raise LacksColumn(what, row, "choices")
     filled = [place for place, name in enumerate(names, start=1) if not _is_empty(row, name)]
     last = max(filled, default=0)
     return _texts(row, names[:last]), last < len(names)

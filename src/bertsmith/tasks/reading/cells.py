@@ -24,6 +24,20 @@ def found_in(row: Mapping[Any, Any]) -> str:
     return f"found: {', '.join(map(str, row)) or 'none'}"
 
 
+def name_one(*fields: str) -> str:
+    """The fix for a row that has none of the columns which these fields of `Columns` name."""
+    flags = " or ".join(f"--columns.{each.replace('_', '-')}" for each in fields)
+    return f"name one with {flags}, in Python Columns({'=..., '.join(fields)}=...)"
+
+
+class LacksColumn(ValueError):
+    """A row has none of the columns that a part of it may stand in. fields: of `Columns`."""
+
+    def __init__(self, what: str, row: Mapping[Any, Any], *fields: str) -> None:
+        super().__init__(f"{what}; {found_in(row)}")
+        self.fix = name_one(*fields)
+
+
 def listed_in(cell: Any, column: str, *kinds: type) -> Any:
     """What a cell has where a list or an object is wanted. A text that holds one as JSON is that, any other one stays,
     and so does a list without a part of these kinds, if kinds are given: a text may begin like JSON. ValueError for one

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from bertsmith.base.errors import BertsmithError, TypeChecked, nearest
 from bertsmith.tasks.reading.bad_rows import BadRow, Report, SkippedRows, raise_at_once, refusal
-from bertsmith.tasks.reading.cells import found_in
+from bertsmith.tasks.reading.cells import LacksColumn, found_in, name_one
 from bertsmith.tasks.reading.files import Form, name_of, rows_of
 from bertsmith.tasks.reading.files import Row as Row
 from bertsmith.tasks.reading.files import Source as Source
@@ -195,7 +195,7 @@ def read_records(
         try:
             record = reader.record(row, columns, labelled, where)
         except ValueError as error:
-            bad.append((lacks or BertsmithError(str(error), where), row))
+            bad.append((lacks or unusable(error, where), row))
         else:
             group = row.get(columns.group) if isinstance(row, Mapping) else None
             records.append(record if is_missing(group) else replace(record, group=str(group)))
@@ -300,11 +300,16 @@ def read_rows(
     for where, row in rows_of(source, Form(columns.header, columns.quoted), report):
         if isinstance(row, Mapping) and not row.keys() >= set(wanted.values()):
             field, name = next((field, name) for field, name in wanted.items() if name not in row)
-            flag = f"--columns.{field.replace('_', '-')}"
-            fix = f"{found_in(row)}; name one with {flag}, in Python Columns({field}=...)"
-            report(NoColumn(f"there is no column '{name}'", where, fix), row)
+            report(NoColumn(f"there is no column '{name}'", where, f"{found_in(row)}; {name_one(field)}"), row)
         else:
             yield where, row
+
+
+def unusable(error: ValueError, where: str, fix: str = "") -> BertsmithError:
+    """What is wrong with a row, from what its reader raised. fix: where a column that is not there is not the fault."""
+    if isinstance(error, LacksColumn):
+        return NoColumn(str(error), where, error.fix)
+    return BertsmithError(str(error), where, fix)
 
 
 def unused_columns(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.base.log import counted
-from bertsmith.tasks.reading.cells import found_in, listed_in
+from bertsmith.tasks.reading.cells import LacksColumn, listed_in
 from bertsmith.tasks.reading.labels import MOST_DIGITS
 from bertsmith.tasks.reading.records import Columns, Record, Row, check_characters, id_of, row_of, text_of
 from bertsmith.tasks.scoring.entities import Span
@@ -49,7 +49,8 @@ def tagged_record(row: Row | str, columns: Columns, labelled: bool, where: str) 
         check_characters(text + " ".join(tags or ()), columns.tokens)
         return TaggedRecord(text, None, label, where, id_of(row, columns), words=tuple(words), tags=tags)
     if columns.text not in row:
-        raise ValueError(f"no column '{columns.tokens}' of words and no column '{columns.text}'; {found_in(row)}")
+        what = f"no column '{columns.tokens}' of words and no column '{columns.text}'"
+        raise LacksColumn(what, row, "tokens", "text")
     text = text_of(row, columns.text)
     marked = None
     if labelled:
@@ -71,7 +72,7 @@ def spans_column(row: Row, columns: Columns) -> str:
 
 def _cell(row: Row, column: str, field: str) -> Any:
     if column not in row:
-        raise ValueError(f"no column '{column}'; {found_in(row)}; name one with --columns.{field}")
+        raise LacksColumn(f"no column '{column}'", row, field)
     return row[column]
 
 
