@@ -1,16 +1,17 @@
 """CoNLL's columns: a token a line, its tag in the last column, empty lines between sentences.
 
 Columns are separated by tabs, or else by spaces. The token stands in the first one; in the second where the first only
-numbers the tokens (as GermEval's files have it, from 1 in each sentence; others from 0, or through the file), which the
-sentences of a file do as the first one of several tokens does: the only token of another may be a 1. Tags are those of
-spans: O, and B-, I- and the like.
+numbers the tokens (as GermEval's files have it, from 1 in each sentence; others from 0, or through the file): where it
+is one more than in the line before, in most lines of many sentences, as words are not that are figures. Tags are those
+of spans: O, and B-, I- and the like.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice, pairwise
 
 from bertsmith.rows.row import Row
 
@@ -19,6 +20,8 @@ _TAG = re.compile(r"[OBIES]|[BILUESMW]-\S+")
 _NUMBER = re.compile("[0-9]{1,9}")
 _DOCUMENT = "-DOCSTART-"
 _FEWEST_TOKENS = 2
+# So many tell whether the tokens of a file are numbered.
+_FIRST_SENTENCES = 1000
 UNEVEN = "sentences whose lines differ in their number of columns"
 NOT_NUMBERED = "sentences whose tokens are not numbered as those of others are"
 
@@ -41,12 +44,11 @@ def conll_rows(lines: Iterable[tuple[int, bytes]]) -> Iterator[Row[list[list[str
     Lines that begin a document, and comments, are no tokens. A sentence at fault has its cells all the same: with the
     first column where that does not number its tokens, as that of CoNLL-U does not where two are written as one.
     """
-    sentences, first = _sentences(lines), list[Row[list[list[str]]]]()
-    for sentence in sentences:
-        first.append(sentence)
-        if len(sentence.cells or ()) > 1 and not sentence.fault:
-            break
-    numbered = all(_is_numbered(each) for each in first if not each.fault)
+    sentences = _sentences(lines)
+    first = list(islice(sentences, _FIRST_SENTENCES))
+    sound = [each for each in first if not each.fault]
+    steps = [step for each in sound for step in _steps(each)]
+    numbered = 2 * sum(steps) > len(steps) if steps else all(map(_is_numbered, sound))
     for sentence in chain(first, sentences):
         if not numbered:
             yield sentence
@@ -79,9 +81,17 @@ def _sentences(lines: Iterable[tuple[int, bytes]]) -> Iterator[Row[list[list[str
 
 def _is_numbered(sentence: Row[list[list[str]]]) -> bool:
     """Whether numbers stand before the tokens, each by one above the last."""
-    tokens = sentence.cells or [[""]]
-    first = int(tokens[0][0]) if _NUMBER.fullmatch(tokens[0][0]) else -1
-    return first >= 0 and all(len(each) > 2 and each[0] == str(place) for place, each in enumerate(tokens, first))
+    return not math.isnan(_number((sentence.cells or [[""]])[0])) and all(_steps(sentence))
+
+
+def _steps(sentence: Row[list[list[str]]]) -> list[bool]:
+    """Whether the number before each token but the first is by one above the last."""
+    return [_number(token) == _number(last) + 1 for last, token in pairwise(sentence.cells or ())]
+
+
+def _number(token: list[str]) -> float:
+    """The number before a token; NaN, which is equal to nothing, where there is none."""
+    return int(token[0]) if len(token) > 2 and _NUMBER.fullmatch(token[0]) else math.nan
 
 
 def _columns(line: str) -> list[str]:

@@ -98,7 +98,7 @@ def test_sentences_of_columns() -> None:
 
 
 @pytest.mark.parametrize("first", ["", "1 Hello O O\n\n", "# a comment\n"])
-def test_the_first_sentence_of_several_tokens_tells_whether_tokens_are_numbered(first: str) -> None:
+def test_sentences_of_several_tokens_tell_whether_tokens_are_numbered(first: str) -> None:
     """Of GermEval's files all are, those of one token too; of CoNLL-2003's none, those of figures neither. So it is
     with other numbers than GermEval's, which begin at 1 in each sentence."""
     one = first + "1 EU B-ORG O\n2 rejects O O\n\n1 Berlin B-LOC O\n\n1 in O O\n2 an\n\n3 out O O\n"
@@ -107,6 +107,21 @@ def test_the_first_sentence_of_several_tokens_tells_whether_tokens_are_numbered(
     other = first.replace("1 ", "", 1) + "EU NNP B-ORG\nrejects VB O\n\n1 CD B-X\n2 CD I-X\n\n1 CD O\n"
     tokens = [[cells[0] for cells in row.cells or []] for row in conll_rows(lines(other.encode()))]
     assert tokens == [["Hello"]] * ("Hello" in first) + [["EU", "rejects"], ["1", "2"], ["1"]]
+
+
+@pytest.mark.parametrize(
+    "first", ["1-2 im O O\n1 in O O\n2 dem O O\n", "1 im O O\n3 Dom O O\n", "1990 CD O\n1991 CD O\n"]
+)
+@pytest.mark.parametrize("numbered", [True, False])
+def test_a_first_sentence_that_is_unlike_the_others_does_not_tell(first: str, numbered: bool) -> None:
+    """As one with a word that is two, or that lacks a number, or of years."""
+    one, two, three = ("1 ", "2 ", "3 ") if numbered else ("", "", "")
+    rest = f"{one}EU NNP B-ORG\n{two}rejects VB O\n{three}it PR O\n\n{one}Berlin NNP B-LOC\n{two}is VB O\n"
+    unlike, *others = conll_rows(lines(f"{first}\n{rest}".encode()))
+    assert [[cells[0] for cells in row.cells or []] for row in others] == [["EU", "rejects", "it"], ["Berlin", "is"]]
+    assert [row.fault for row in others] == ["", ""]
+    assert unlike.fault == (NOT_NUMBERED if numbered and "1990" not in first else "")
+    assert numbered or (unlike.cells or [])[0][0] == first.split()[0]
 
 
 @pytest.mark.parametrize("rest", ["0 in O O\n1 Rome B-LOC O\n", "2 in O O\n3 Rome B-LOC O\n", "7 in O O\n8 Rome O O\n"])
@@ -121,7 +136,7 @@ def test_tokens_are_numbered_from_any_number(rest: str) -> None:
 @pytest.mark.parametrize("rest", ["1-2 im O O\n1 in O O\n2 dem O O\n", "1 im O O\n3 Dom O O\n", "im O O\nDom O O\n"])
 def test_a_sentence_that_is_not_numbered_as_others_are_is_at_fault(rest: str) -> None:
     """The number would be taken for the word. Of CoNLL-U a word that is two has a line of its own."""
-    found = conll_rows(lines(f"1 EU B-ORG O\n2 rejects O O\n\n{rest}".encode()))
+    found = conll_rows(lines(f"1 EU B-ORG O\n2 rejects O O\n3 it O O\n\n{rest}".encode()))
     assert [row.fault for row in found] == ["", NOT_NUMBERED]
 
 
