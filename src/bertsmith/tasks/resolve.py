@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
@@ -12,6 +13,7 @@ from bertsmith.tasks.kinds.tag import Tag
 from bertsmith.tasks.reading.bad_rows import pass_over, raise_at_once
 from bertsmith.tasks.reading.files import Form, Row, Source, rows_of
 from bertsmith.tasks.reading.infer import AUTO, can_be_inferred, has_columns, infer
+from bertsmith.tasks.reading.table import CLOSELY_READ
 from bertsmith.tasks.registry import task_named
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Task
@@ -45,7 +47,8 @@ def _inferred(
     _, first = next(rows, ("", ""))
     if kind is not None and (not isinstance(first, Mapping) or has_columns(first, columns, kind.kind)):
         return kind, settings
-    read: list[Row] = [row for row in (first, *(row for _, row in rows)) if isinstance(row, Mapping)]
+    rest = rows if kind is None else islice(rows, CLOSELY_READ)  # the labels of all rows tell the kind
+    read: list[Row] = [row for row in (first, *(row for _, row in rest)) if isinstance(row, Mapping)]
     where = str(train) if isinstance(train, str | Path) else "the training rows"
     if not read:
         raise BertsmithError("there are no rows with columns", where, "give rows with a text and a label")

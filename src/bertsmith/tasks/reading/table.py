@@ -11,7 +11,7 @@ from bertsmith.tasks.reading.cells import with_values
 from bertsmith.tasks.reading.records import Columns, columns_of
 from bertsmith.tasks.reading.shapes import shapes_of
 
-_CLOSELY_READ = 1000
+CLOSELY_READ = 1000
 _SHOWN = 12
 
 
@@ -22,8 +22,8 @@ class Table:
     """
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], columns: Columns, where: str) -> None:
-        self.rows, self.columns, self.where = with_values(rows, _CLOSELY_READ), columns, where
-        self.head = self.rows[:_CLOSELY_READ]
+        self.rows, self.columns, self.where = with_values(rows, CLOSELY_READ), columns, where
+        self.head = self.rows[:CLOSELY_READ]
         self.shapes = shapes_of(self.head)
         self._by_folded: dict[str, list[str]] = {}
         for name in self.shapes:

@@ -9,6 +9,8 @@ from bertsmith.tasks.kinds.regress import Regress
 from bertsmith.tasks.reading.bad_rows import SkippedRows
 from bertsmith.tasks.reading.parts import hold_out, read_parts, warn_of_copies, warn_of_groups
 from bertsmith.tasks.reading.records import Columns, Record, RowReader
+from bertsmith.tasks.resolve import chosen
+from bertsmith.tasks.settings import FinetuneSettings
 
 ROWS = [{"text": f"text {number}", "label": "ab"[number % 2]} for number in range(40)]
 
@@ -161,3 +163,11 @@ def test_bad_rows_of_all_parts_are_collected_together(tmp_path):
     found = read_parts(sources, Columns(), RowReader, skipped)
     assert [len(each) for each in found.values()] == [40, 3]
     assert [error.what for error, _ in skipped.rows] == ["column 'text' is empty", "there is no column 'label'"]
+
+
+def test_of_a_kind_that_is_named_the_first_rows_alone_are_read_for_its_columns():
+    """Of a large file that is a part of the time of a start."""
+    rows = iter([{"sentence": f"this is number {place}", "mood": str(place % 2)} for place in range(3000)])
+    _, settings = chosen("classify", {"train": rows}, FinetuneSettings())
+    assert (settings.columns.text, settings.columns.label) == ("sentence", "mood")
+    assert len(list(rows)) > 1900
