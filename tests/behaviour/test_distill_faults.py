@@ -53,6 +53,12 @@ def test_a_teacher_of_another_task(bert: Path, teacher: Path, tmp_path: Path) ->
     )
 
 
+def test_a_kind_without_distillation_is_refused_before_its_rows_are_read(teacher: Path, tmp_path: Path) -> None:
+    unusable = [{"text": "bam", "text_b": ""}]
+    error = refused(teacher, None, tmp_path, task="embed", train=unusable, dev=unusable)
+    assert (error.what, error.where) == ("embed has no distillation", str(teacher))
+
+
 def test_a_teacher_of_pairs(bert: Path, teacher: Path, tmp_path: Path) -> None:
     pairs = [{**row, "text_b": "bam den"} for row in TRAIN]
     error = refused(teacher, bert, tmp_path, train=pairs, dev=pairs)

@@ -175,6 +175,8 @@ def _prepare(
     kind: type[Task], asked: Asked, sources: dict[str, Source], settings: FinetuneSettings
 ) -> tuple[Work, dict[str, Any]]:
     """All rows, read and encoded; and all that decides what a run comes to."""
+    if asked.teacher is not None and not kind.can_be_distilled():
+        raise BertsmithError(f"{kind.kind} has no distillation", asked.teacher, "use finetune")
     folder = model_folder(asked.model)
     config = asked.shape or read_config(folder)
     if asked.shape is None and not settings.from_scratch:

@@ -31,10 +31,8 @@ def check_teacher(work: Work) -> None:
     tokenizer, where it has too few positions, and where the layers that are named are not there."""
     if work.distilled is None:
         return
-    distilled, task, folder = work.distilled, work.task, work.distilled.teacher
+    distilled, folder = work.distilled, work.distilled.teacher
     config = read_config(folder)
-    if not task.can_be_distilled():
-        raise BertsmithError(f"{task.kind} has no distillation", folder, "use finetune")
     tokenizer = load_tokenizer(folder, config)
     if tokenizer.sha256 != work.tokenizer.sha256:
         what = "the teacher's tokenizer is not the student's, so their ids mean different pieces"
