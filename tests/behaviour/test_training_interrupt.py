@@ -257,24 +257,43 @@ def test_a_stopped_run_is_marked_as_soon_as_it_is_saved(tmp_path: Path, monkeypa
     assert (tmp_path / "run" / "stopped").read_text() == f"{stopped.value}\n"
 
 
-def test_one_that_comes_while_pytorch_loads_numpy_ends_the_command(tmp_path: Path) -> None:
-    """Raised there, PyTorch takes it for a numpy that is not installed, and continues with one that lacks parts."""
-    sending = """
-import os, sys
-left = ["numpy.matrixlib"]
+@pytest.mark.parametrize(
+    ("at", "verb"),
+    [
+        *(("torch.nn", verb) for verb in ("predict", "serve", "export", "plan", "bench")),
+        *((at, "pretrain") for at in ("tyro", "numpy.matrixlib")),
+    ],
+)
+def test_one_that_comes_while_modules_are_imported_ends_the_command(tmp_path: Path, at: str, verb: str) -> None:
+    """Raised while it loads numpy, PyTorch takes it for a numpy that is not installed, and continues with one that
+    lacks parts: it waits until PyTorch is there."""
+    sending = f"""
+import atexit, os, sys
+left = ["{at}"]
 def look(event, given):
     if event == "import" and given[0] in left:
         left.clear()
         os.kill(os.getpid(), 2)
 sys.addaudithook(look)
+atexit.register(lambda: print("torch" in sys.modules))
 """
     (tmp_path / "sitecustomize.py").write_text(sending)
+    calls = {
+        "pretrain": command(RECIPE, tmp_path),
+        "predict": ["predict", str(tmp_path), "rows.csv"],
+        "serve": ["serve", str(tmp_path)],
+        "export": ["export", str(tmp_path), "--to", "onnx", "--out", str(tmp_path / "run")],
+        "plan": ["plan", "bert-tiny", "--corpus", str(small_corpus()), "--gpu", "cpu"],
+        "bench": ["bench", "pretrain-step"],
+    }
     found = subprocess.run(
-        [sys.executable, "-m", "bertsmith", *command(RECIPE, tmp_path)],
+        [sys.executable, "-m", "bertsmith", *calls[verb]],
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))},
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         check=False,
     )
-    assert (found.returncode, found.stderr) == (130, "interrupted\n")
+    assert (found.returncode, found.stderr.splitlines()[-1]) == (130, "interrupted"), found.stderr
+    assert verb == "plan" or found.stderr == "interrupted\n"
+    assert found.stdout == f"{at != 'tyro'}\n"
     assert not (tmp_path / "run").exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import warn
-from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
+from bertsmith.base.stopping import StoppedAfterSaving, interrupt_waits, stop_on_signals
 from bertsmith.bench.machine import machine
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.table import Report
@@ -34,11 +34,13 @@ def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Repor
     options.check_device(name)
     for line in options.without_effect(name):
         warn(line)
+    with interrupt_waits():
+        bench = _bench(name)
     with stop_on_signals("the bench deletes what it wrote, and stops", at_once=True) as stop:
         try:
             with tempfile.TemporaryDirectory(prefix="bertsmith-bench-") as folder:
                 before = machine()
-                found = _bench(name)(options, Path(folder))
+                found = bench(options, Path(folder))
                 return replace(found, command=shlex.join(command), machine=before | found.machine)
         except KeyboardInterrupt:
             raise StoppedAfterSaving("the bench has stopped", stop.interrupted) from None

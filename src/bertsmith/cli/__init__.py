@@ -4,6 +4,15 @@ Standard output is for scripts, such as the path of a finished model; progress a
 error. The modules that do the work are imported by the verb that needs them, so that --help is there at once.
 """
 
-from bertsmith.cli.entry import main
+import sys
+from collections.abc import Sequence
 
-__all__ = ["main"]
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command line (default: the process's own) and returns its exit status."""
+    try:
+        from bertsmith.cli import entry
+    except KeyboardInterrupt:  # which `entry` itself reports once it is there
+        print("interrupted", file=sys.stderr)
+        return 130
+    return entry.main(argv)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from bertsmith.cli.use import EvaluateColumns
-from bertsmith.cli.verb import Call, Either, Verb, either
+from bertsmith.cli.verb import Call, Either, Verb, either, import_torch
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class ImportFlags:
 def _import(call: Call) -> None:
     flags = call.read(ImportFlags)
     lowercase = either(flags, "lowercase", call.prog)
+    import_torch()
     from bertsmith.weights.convert import import_checkpoint
 
     found = import_checkpoint(flags.checkpoint, flags.out, flags.vocab, flags.config, lowercase, flags.activation)
@@ -70,6 +71,7 @@ class ExportFlags:
 
 def _export(call: Call) -> None:
     flags = call.read(ExportFlags)
+    import_torch()
     from bertsmith.inference.export.export import ExportOptions, export
 
     options = {name: value for name, value in vars(flags).items() if name not in ("model", "out", "columns")}

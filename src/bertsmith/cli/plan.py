@@ -20,7 +20,7 @@ from bertsmith.cli.train import (
     recipe_flags,
     refuse_another_model,
 )
-from bertsmith.cli.verb import Call, Verb
+from bertsmith.cli.verb import Call, Verb, import_torch
 from bertsmith.recipes.flags import wants_help
 from bertsmith.recipes.loader import BUDGET
 
@@ -92,6 +92,8 @@ def _pretraining(call: Call) -> tuple[WhereFlags, Plan]:
     flags, recipe = recipe_flags(call, PlanFlags)
     _refuse_device(call)
     where = where_of(flags)
+    if where.on_cpu or flags.init_from is not None:
+        import_torch()
     if flags.recipe == BUDGET:
         refuse_another_model(flags.init_from)
         from bertsmith.training.budget import planned_recipe
@@ -106,6 +108,7 @@ def _finetuning(call: Call) -> tuple[WhereFlags, Plan]:
     flags, settings = finetune_flags(call, TaskFlags)
     _refuse_device(call)
     where = where_of(flags)
+    import_torch()
     from bertsmith.tasks.plan import RowsOfRun, plan_finetuning
 
     rows = RowsOfRun(flags.train, flags.dev, flags.test, flags.data, flags.hyper_parameters, flags.fold)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bertsmith.cli.verb import Call, Verb
+from bertsmith.cli.verb import Call, Verb, import_torch
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class QuickstartFlags:
 
 def _quickstart(call: Call) -> None:
     flags = call.read(QuickstartFlags)
+    import_torch()
     from bertsmith.quickstart import quickstart
 
     quickstart(flags.source, flags.out, flags.budget)

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import size, warn
 from bertsmith.base.processes import default_workers, usable_memory
-from bertsmith.base.stopping import interrupt_waits
 from bertsmith.cli.ending import tell
-from bertsmith.cli.verb import Call
+from bertsmith.cli.verb import Call, import_torch
 
 if TYPE_CHECKING:
     from bertsmith.base.ranks.places import Place
@@ -61,8 +60,8 @@ def over_ranks(call: Call, flags: RankFlags, device: str, work: Callable[[str], 
     device: as the user has set it; `work` takes that of a rank. Raises BertsmithError for flags that do not fit the
     machine or each other.
     """
-    with interrupt_waits():  # it imports PyTorch
-        from bertsmith.base.ranks.places import place
+    import_torch()
+    from bertsmith.base.ranks.places import place
 
     with said_once_a_host():
         _check(flags)

@@ -10,9 +10,8 @@ from typing import Annotated
 import tyro
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.processes import bound_product_caches
 from bertsmith.cli.use import DeviceFlags
-from bertsmith.cli.verb import Call, Verb, default_said
+from bertsmith.cli.verb import Call, Verb, default_said, import_torch
 from bertsmith.inference.server.limits import Limits
 
 _TOKEN_VARIABLE = "BERTSMITH_TOKEN"
@@ -38,6 +37,7 @@ class ServeFlags(DeviceFlags):
 def _serve(call: Call) -> None:
     flags = call.read(ServeFlags)
     models = named_folders(flags.models, call.prog)
+    import_torch(new_shapes=True)
     try:
         from bertsmith.inference.server.serve import Settings, serve
     except ModuleNotFoundError as error:
@@ -55,7 +55,6 @@ def _serve(call: Call) -> None:
     if token and (not token.isascii() or token != token.strip()):
         what = "a token has white space around it, or letters that a header cannot hold"
         raise BertsmithError(what, call.prog, "use ASCII letters and digits")
-    bound_product_caches()
     serve(Settings(models, flags.host, flags.port, token or "", **flags.run_by(), limits=flags.limits))
 
 

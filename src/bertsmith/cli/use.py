@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.processes import bound_product_caches
-from bertsmith.cli.verb import Call, Either, Verb, default_said, either
+from bertsmith.cli.verb import Call, Either, Verb, default_said, either, import_torch
 
 if TYPE_CHECKING:
     from bertsmith.inference.parts.run import RowOptions
@@ -148,7 +147,7 @@ class PredictFlags(RowFlags):
 def _predict(call: Call) -> None:
     flags = call.read(PredictFlags)
     _check(flags, call.prog)
-    bound_product_caches()
+    import_torch(new_shapes=True)
     from bertsmith.inference.interactive import converse
     from bertsmith.inference.predict_file import check_out, predict_file
     from bertsmith.inference.predictor import load_predictor
@@ -179,7 +178,8 @@ def _check(flags: PredictFlags, prog: str) -> None:
         raise BertsmithError(what, prog, f"see {prog} --help")
     if asks and (flags.question is None or flags.context is None):
         raise BertsmithError("--question and --context belong together", prog, "give both")
-    if flags.input is None and (flags.out != "-" or flags.rows() != RowFlags().rows()):
+    of_rows = [name for name in RowFlags.__annotations__ if getattr(flags, name) != getattr(RowFlags, name)]
+    if flags.input is None and (flags.out != "-" or of_rows):
         what = "--out, --workers, --gpus, --on-error, --resume and --part-rows are for the rows of a file"
         raise BertsmithError(what, prog, "leave them out: the answer is printed")
     if flags.n_best is not None and flags.n_best < 1:
@@ -221,7 +221,7 @@ def _embed(call: Call) -> None:
         what = "--layers is empty, as where a variable of the shell is not set"
         raise BertsmithError(what, call.prog, "write numbers with commas, as --layers=-1,-2, or leave it out")
     flags = replace(call, args=args).read(EmbedFlags)
-    bound_product_caches()
+    import_torch(new_shapes=True)
     from bertsmith.inference.embed import VectorOptions
     from bertsmith.inference.embed_file import embed_file
 
@@ -289,7 +289,7 @@ class EvaluateFlags(DeviceFlags):
 
 def _evaluate(call: Call) -> None:
     flags = call.read(EvaluateFlags)
-    bound_product_caches()
+    import_torch(new_shapes=True)
     from bertsmith.base import files
     from bertsmith.base.tables import aligned
     from bertsmith.inference.evaluate import Evaluated, evaluate, evaluate_predictions

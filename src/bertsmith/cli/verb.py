@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
@@ -9,6 +10,8 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.processes import bound_product_caches
+from bertsmith.base.stopping import interrupt_waits
 from bertsmith.recipes.flags import parse_flags, parse_two
 
 T = TypeVar("T")
@@ -28,6 +31,15 @@ def either(flags: object, name: str, prog: str, group: str = "") -> bool | None:
         what = f"--{group}{name} and --{group}no-{name} exclude each other"
         raise BertsmithError(what, prog, "give one of them")
     return yes if yes or no else None
+
+
+def import_torch(new_shapes: bool = False) -> None:
+    """For a verb that needs PyTorch, in place of its first import: a Ctrl-C is answered when that has ended, as
+    `interrupt_waits` says. new_shapes: of batches, as `bound_product_caches` says."""
+    if new_shapes:
+        bound_product_caches()
+    with interrupt_waits():
+        importlib.import_module("torch")
 
 
 def default_said(words: str) -> Any:
