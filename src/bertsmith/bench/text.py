@@ -33,16 +33,6 @@ class Text:
     documents: int
 
 
-def find_folder(name: Path) -> Path:
-    """A folder here, or one of this bare name in the data folder. Raises BertsmithError where there is none."""
-    places = [name, *([data_folder() / name] if len(name.parts) == 1 else [])]
-    for place in places:
-        if place.is_dir():
-            return place
-    beside = f", nor in {data_folder()}" if len(places) > 1 else ""
-    raise BertsmithError(f"there is no such folder here{beside}", name, "name a folder that is there")
-
-
 def name_sources(source: Sequence[str]) -> str:
     """The sources as a report names them; paths inside the data folder are relative to it."""
     folder = data_folder()

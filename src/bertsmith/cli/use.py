@@ -337,7 +337,7 @@ def _pairs_folder(flags: EvaluateFlags, prog: str, has_columns: bool) -> Path:
     if flags.benchmark or flags.submission or flags.fold or flags.report or flags.skip_bad_rows or has_columns:
         what = "--benchmark, --submission, --fold, --report, --skip-bad-rows and --columns are for labelled rows"
         raise BertsmithError(what, flags.minimal_pairs, "leave them out, or give --data")
-    from bertsmith.bench.text import find_folder
+    from bertsmith.inference.minimal_pairs import find_folder
 
     return find_folder(flags.minimal_pairs)
 

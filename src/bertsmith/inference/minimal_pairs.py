@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import StrPath, as_path
+from bertsmith.base.files import StrPath, as_path, data_folder
 from bertsmith.base.log import Progress, as_details, counted, say
 from bertsmith.base.streams import stream_key
 from bertsmith.inference.blimp import PHENOMENON
@@ -36,6 +36,16 @@ class MinimalPairsScore:
     ties: int = 0
     truncated_tokens: int = 0
     precision: str = ""
+
+
+def find_folder(name: Path) -> Path:
+    """A folder here, or one of this bare name in the data folder. Raises BertsmithError where there is none."""
+    places = [name, *([data_folder() / name] if len(name.parts) == 1 else [])]
+    for place in places:
+        if place.is_dir():
+            return place
+    beside = f", nor in {data_folder()}" if len(places) > 1 else ""
+    raise BertsmithError(f"there is no such folder here{beside}", name, "name a folder that is there")
 
 
 def evaluate_minimal_pairs(model: StrPath | Predictor, folder: StrPath, **loading: Any) -> MinimalPairsScore:
