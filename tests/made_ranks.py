@@ -16,10 +16,9 @@ from typing import Any
 
 from bertsmith.base.ranks import launcher
 from bertsmith.base.ranks.places import LAUNCHER
-from bertsmith.recipes.loader import save_recipe
 from bertsmith.recipes.schema import Recipe
 from made_commands import Command, bertsmith
-from made_runs import PATIENCE, small_corpus
+from made_runs import PATIENCE, save_recipe, small_corpus
 
 # For what a busy machine does between the end of a rank's patience and the end of all ranks.
 MARGIN = 120.0

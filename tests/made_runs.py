@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -28,7 +29,7 @@ from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.batches.epochs import DrawnShard, Epochs
 from bertsmith.bench.batches.cases import sequence_hashes
 from bertsmith.corpus.shards import Corpus
-from bertsmith.recipes.loader import load_recipe
+from bertsmith.recipes.loader import as_yaml, load_recipe
 from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.loop import Stage, Trainer
@@ -55,6 +56,11 @@ _SMALL = (
     *("--precision=fp32", "--device=cpu", "--log_every=1", "--evaluate_every=1000", "--evaluate_instances=16"),
     *("--save_every=1000", "--micro_batch_tokens=256"),
 )
+
+
+def save_recipe(recipe: Recipe, path: Path) -> None:
+    """Writes the whole recipe as YAML, as a run folder has it."""
+    path.write_text(as_yaml(asdict(recipe)))
 
 
 @cache

@@ -16,7 +16,6 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.recipes.loader import save_recipe
 from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.checkpoints.folders import STATE_FILE
@@ -27,7 +26,7 @@ from bertsmith.training.run_folder import Run
 from bertsmith.training.shape import config_of
 from bertsmith.weights.huggingface import save_pretraining_model
 from made_kills import Moment
-from made_runs import corpus, figures, ran, small_corpus, small_recipe, weights
+from made_runs import corpus, figures, ran, save_recipe, small_corpus, small_recipe, weights
 from made_students import made_bert
 
 WIDE = {"model__layers": 2, "model__hidden": 48, "model__heads": 4, "model__intermediate": 64}

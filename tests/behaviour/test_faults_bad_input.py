@@ -17,13 +17,12 @@ from safetensors.torch import load_file, save_file
 
 from bertsmith.base import files
 from bertsmith.cli import main
-from bertsmith.recipes.loader import save_recipe
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.weights.huggingface import load_pretraining_model, save_pretraining_model
 from made_checkpoints import own_mounts
-from made_runs import corpus, figures, small_corpus, small_recipe, weights
+from made_runs import corpus, figures, save_recipe, small_corpus, small_recipe, weights
 
 SHORT = small_recipe(phase1__steps=2, phase2__steps=1, save_every=1)
 WEIGHTS = "model.safetensors"

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.recipes.loader import save_recipe
 from bertsmith.training.run_folder import Run
 from made_ranks import BERTSMITH, arguments, ended, environment, started
-from made_runs import PATIENCE, figures, small_corpus, small_recipe, weights
+from made_runs import PATIENCE, figures, save_recipe, small_corpus, small_recipe, weights
 
 RECIPE = small_recipe(phase1__steps=30, phase2__steps=2, save_every=100_000)
 # Starts two tasks, as srun does for a step of two, and ends with the highest of their statuses. Slurm's signal comes

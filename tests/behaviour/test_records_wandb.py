@@ -19,11 +19,10 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
-from bertsmith.recipes.loader import save_recipe
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run_folder import Run
-from made_runs import corpus, figures, small_corpus, small_recipe, stopped_after
+from made_runs import corpus, figures, save_recipe, small_corpus, small_recipe, stopped_after
 
 RECIPE = small_recipe(phase1__steps=3, phase2__steps=2)
 PACKAGE = """

@@ -13,13 +13,12 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
-from bertsmith.recipes.loader import save_recipe
 from bertsmith.training.checkpoints import disk, step_folders
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.pretrain import Run, pretrain
 from made_checkpoints import DAMAGES, STATE, flip, names
-from made_runs import LENGTH, SAVING, corpus, figures, small_corpus, small_recipe, stopped_after, weights
+from made_runs import LENGTH, SAVING, corpus, figures, save_recipe, small_corpus, small_recipe, stopped_after, weights
 
 
 def test_saves_change_no_figure(unbroken: Run, tmp_path: Path) -> None:

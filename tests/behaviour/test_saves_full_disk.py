@@ -13,7 +13,6 @@ import pytest
 import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
-from bertsmith.recipes.loader import save_recipe
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.training.checkpoints import newest_whole, saver
 from bertsmith.training.loop import Trainer
@@ -21,7 +20,7 @@ from bertsmith.training.objective import Step
 from bertsmith.training.pretrain import Run, pretrain
 from made_checkpoints import fill, names, small_disk, warnings
 from made_rows import QUICK, made_model, rows
-from made_runs import corpus, figures, small_corpus, small_recipe, weights
+from made_runs import corpus, figures, save_recipe, small_corpus, small_recipe, weights
 
 LENGTH = {"phase1__steps": 20, "phase2__steps": 4, "evaluate_every": 8}
 RECIPE = small_recipe(**LENGTH, save_every=2, keep=2)

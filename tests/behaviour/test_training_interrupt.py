@@ -20,7 +20,7 @@ from bertsmith.batches.maker import Maker
 from bertsmith.batches.order import Order
 from bertsmith.cli import main
 from bertsmith.corpus.shards import Corpus
-from bertsmith.recipes.loader import load_recipe, save_recipe
+from bertsmith.recipes.loader import load_recipe
 from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.checkpoints.position import read_position
@@ -29,7 +29,7 @@ from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.training.pretraining import evaluate
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.records.sinks import Outputs
-from made_runs import blocks_drawing, corpus, figures, signalled_after, small_corpus, small_recipe, weights
+from made_runs import blocks_drawing, corpus, figures, save_recipe, signalled_after, small_corpus, small_recipe, weights
 
 RECIPE = small_recipe(phase1__steps=4, phase2__steps=0)
 # Of many micro-batches a step.

@@ -11,12 +11,11 @@ import pytest
 
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.recipes.loader import save_recipe
 from bertsmith.training.shape import config_of
 from bertsmith.weights.huggingface import save_pretraining_model
 from made_pages import blocks, page, typed, write_table
 from made_rows import rows
-from made_runs import corpus, small_corpus, small_recipe
+from made_runs import corpus, save_recipe, small_corpus, small_recipe
 
 PAGE = page("distillation.md")
 pytestmark = pytest.mark.slow

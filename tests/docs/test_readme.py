@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.recipes.loader import load_recipe, save_recipe
+from bertsmith.recipes.loader import load_recipe
 from made_browser import browsing
 from made_pages import without_warnings, write_topics
+from made_runs import save_recipe
 from made_served import Served, serving
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,11 +11,10 @@ from types import ModuleType
 
 import pytest
 
-from bertsmith.recipes.loader import save_recipe
 from bertsmith.training.pretrain import Run
 from bertsmith.training.pretraining import health
 from made_pages import blocks, page, typed, typed_here
-from made_runs import small_corpus, small_recipe
+from made_runs import save_recipe, small_corpus, small_recipe
 
 PAGE = page("records.md")
 # In place of the package, which is not installed, and needs a network.

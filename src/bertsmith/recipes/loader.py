@@ -116,11 +116,6 @@ def _without_effect(recipe: Recipe, given: Collection[str]) -> Iterator[tuple[st
         yield "distillation.relation_heads", "distillation.attention and distillation.values are 0"
 
 
-def save_recipe(recipe: Recipe, path: Path) -> None:
-    """Writes the whole recipe as YAML with every field, so that `load_recipe` reads the same one back."""
-    files.write_text(path, as_yaml(dataclasses.asdict(recipe)))
-
-
 def as_yaml(settings: Mapping[str, Any]) -> str:
     """Resolved settings in the format of `recipe.yaml`, in the given order."""
     return yaml.safe_dump(dict(settings), sort_keys=False)

@@ -25,8 +25,9 @@ from bertsmith.cli.train import PretrainFlags, recipe_flags
 from bertsmith.cli.verb import Call, Verb
 from bertsmith.cli.verbs import VERBS
 from bertsmith.recipes.flags import flag, leaves
-from bertsmith.recipes.loader import load_recipe, save_recipe
+from bertsmith.recipes.loader import load_recipe
 from bertsmith.recipes.schema import Recipe
+from made_runs import save_recipe
 
 
 def test_the_overview_lists_the_verbs_in_their_order(capsys):

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
-from bertsmith.recipes.loader import FIELDS, load_recipe, presets, save_recipe
+from bertsmith.recipes.loader import FIELDS, load_recipe, presets
 from bertsmith.recipes.ranges import RANGES
 from bertsmith.recipes.schema import Masking, ModelShape, Phase, Recipe
 from bertsmith.tokens.tokenizer import Tokenizer
+from made_runs import save_recipe
 
 
 def write(path: Path, text: str) -> Path:
