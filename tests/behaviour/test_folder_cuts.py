@@ -98,13 +98,16 @@ def test_vectors_are_of_what_sentence_transformers_reads(tmp_path, parts, values
     assert np.abs(bertsmith.Embedder(folder, **CPU)([LONG, "word3"]) - expected).max() < 1e-5
 
 
-def test_a_model_is_trained_on_the_ends_and_its_folder_says_so(tmp_path):
+def test_a_model_is_trained_on_the_ends_and_its_folder_says_so_to_others(tmp_path):
     start = said_in(made_model(tmp_path), "tokenizer_config.json", truncation_side="left")
     made = [{**row, "text": f"{LONG} {row['text']}"} for row in rows(320, 1)]
     settings = replace(QUICK, max_length=15)
     result = bertsmith.finetune("classify", start, made[:256], made[256:], tmp_path / "run", settings=settings)
     assert result.tuned["dev"]["accuracy"] == 1, "what decides stands at the end of the rows"
-    assert json.loads((result.model / "tokenizer_config.json").read_text())["truncation_side"] == "left"
+    asked = [{"text": row["text"]} for row in made[256:]]
+    answers = bertsmith.Predictor(result.model, **CPU)(asked)
+    ours = np.array([list(each["scores"].values()) for each in answers])
+    assert np.abs(ours - their_scores(result.model, asked)).max() < 1e-5, "of the last 15 tokens, too"
 
 
 @pytest.mark.parametrize("kind", ["classify", "choice", "encoder"])

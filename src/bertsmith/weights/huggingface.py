@@ -57,13 +57,15 @@ class FolderContents:
     """What a model folder says beside the weights.
 
     architecture: the class of `transformers` that reads it. write_tokenizer: puts the tokenizer's files into a folder.
-    config: keys added to config.json. json_files: further files by name.
+    config: keys added to config.json. json_files: further files by name. max_length: the most tokens of a row; unless
+    given, as many as the model has positions.
     """
 
     architecture: str
     write_tokenizer: Callable[[Path], object]
     config: Mapping[str, Any] = field(default_factory=dict)
     json_files: Mapping[str, Any] = field(default_factory=dict)
+    max_length: int | None = None
 
 
 def load_encoder(folder: files.StrPath, compute: torch.dtype | None = None) -> Encoder:
@@ -248,7 +250,7 @@ def write_folder(tensors: Mapping[str, Tensor], shape: BertConfig, contents: Fol
         # safetensors lets its owner alone read what it writes; a model is for all who may read its config.
         shutil.copymode(aside / CONFIG_FILE, aside / WEIGHTS_FILES[0])
         contents.write_tokenizer(aside)
-        set_max_length(aside, shape.max_position_embeddings)
+        set_max_length(aside, contents.max_length or shape.max_position_embeddings)
         for name, value in contents.json_files.items():
             files.write_json(aside / name, value)
 

@@ -141,5 +141,6 @@ def _save(model: nn.Module, work: Work, result: FinetuneResult, out: Path) -> No
             FINETUNE_FILE: {**result.to_dict(), "settings": asdict(work.settings)},
             **work.task.folder_files(read_config(work.folder), work.max_length),
         },
+        max_length=work.max_length,
     )
     save_model(model, contents, out)
