@@ -1,7 +1,10 @@
 """What is given in Python: paths as a text or a Path, numbers of NumPy, and models that are loaded already."""
 
 import copy
+import os
 import pickle
+import subprocess
+import sys
 from functools import partial
 from types import MappingProxyType
 
@@ -82,6 +85,31 @@ def test_a_loaded_model_says_that_it_stays_in_its_process(kind, model):
         assert "load its folder again" in caught.value.fix
     again = copy.copy(loaded)
     assert (type(again), vars(again)) == (kind, vars(loaded))
+
+
+FORKED = """
+import os, signal, sys, torch, bertsmith
+loaded = getattr(bertsmith, sys.argv[1])(sys.argv[2], "cpu")
+if os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+signal.alarm(60)  # or it would be waited for forever
+try:
+    loaded(["word1 [MASK]"] * 8)
+except bertsmith.base.errors.BertsmithError as error:
+    print(error.what)
+torch.set_num_threads(1)
+print(len(loaded(["word1 [MASK]"] * 8)))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("kind", ["Predictor", "Embedder"])
+def test_a_forked_process_is_refused_until_it_has_one_thread(kind, model):
+    command = [sys.executable, "-W", "ignore", "-c", FORKED, kind, str(model)]
+    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "2"}, stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 0
+    refused, answered = done.stdout.splitlines()
+    assert ("forked after the model was loaded" in refused, answered) == (True, "8")
 
 
 def test_a_text_does_for_a_path(labels, tmp_path):

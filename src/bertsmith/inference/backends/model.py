@@ -5,7 +5,9 @@ Legend: T tokens, S sequences, C classes, M masked words, V vocabulary.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -104,7 +106,7 @@ def ready_model(
     if isinstance(chosen, Device):
         model = load_model(lambda config: build(config, chosen.compute), folder, may_be_fresh)
         facts = {"backend": backend, "device": chosen.torch_device.type, "precision": chosen.precision}
-        runner = Runner(chosen.torch_device, budget_tokens)
+        runner = Runner(chosen.torch_device, budget_tokens, between=partial(_check_process, os.getpid()))
         return _on_device(model, chosen), runner, facts | {"budget_tokens": budget_tokens}
     run = open_graph(chosen)
     with shapes_only():
@@ -163,6 +165,15 @@ class Loaded:
     def __reduce__(self) -> NoReturn:
         what = f"a loaded {type(self).__name__} can be neither pickled nor copied by copy.deepcopy"
         fix = "load its folder again, in another process too; predict_file and embed_file do so with workers"
+        raise BertsmithError(what, "model", fix)
+
+
+def _check_process(loaded_in: int) -> None:
+    """Raises BertsmithError in a process that was forked from the one with a model: threads of PyTorch's do not survive
+    a fork, and the new process would wait for them forever."""
+    if os.getpid() != loaded_in and torch.get_num_threads() > 1:
+        what = "this process was forked after the model was loaded, and PyTorch's threads stayed behind"
+        fix = "start processes by spawn and load the folder in each, or call torch.set_num_threads(1) in this one first"
         raise BertsmithError(what, "model", fix)
 
 
