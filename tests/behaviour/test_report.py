@@ -223,3 +223,9 @@ def test_what_most_measurements_have_comes_first(tmp_path: Path) -> None:
         *("after step", "masked loss", "masked accuracy"),
         *("loss", "guessing loss"),
     ]
+
+
+def test_a_figure_keeps_the_capitals_of_its_name(tmp_path: Path) -> None:
+    records = [{"kind": "evaluation", "step": step, "HasAns_f1": 50.0, "macro_f1": 0.5} for step in (1, 2)]
+    page = shown(tmp_path, write_run(tmp_path / "run", records))
+    assert {"HasAns f1", "Macro f1"} <= {each.findtext("title") for each in page.charts}

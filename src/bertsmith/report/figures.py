@@ -91,9 +91,10 @@ def _losses(runs: Runs) -> list[Figure]:
 def _scores(runs: Runs) -> list[Figure]:
     trained = [name for name in _names(runs, TRAINING) if name.endswith("accuracy")]
     measured = [name for name in _names(runs, HELD_OUT, TEST_ROWS) if not _is_loss(name)]
+    titles = {name: title_for(name) for name in [*trained, *measured]}
     return [
-        Figure(name, _SPELT.get(name, title_for(name).capitalize()), 1, not name.endswith("byte"))
-        for name in dict.fromkeys([*trained, *measured])
+        Figure(name, _SPELT.get(name, title[:1].upper() + title[1:]), 1, not name.endswith("byte"))
+        for name, title in titles.items()
     ]
 
 
