@@ -282,6 +282,9 @@ def test_what_is_not_a_row_is_refused(single: Path, rows_: list[object]) -> None
 def test_unknown_columns_and_opposite_flags_are_refused(single: Path, tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="did you mean 'text'"):
         predictor(single, columns={"txt": "a"})
+    with pytest.raises(BertsmithError, match="no column 'text'; found: body") as caught:
+        predictor(single)({"body": "word1"})
+    assert 'columns={"text": ...}) names another' in caught.value.fix
     (tmp_path / "rows.csv").write_text("word1\nword2\n")
     call = ["predict", str(single), str(tmp_path / "rows.csv"), "--out", str(tmp_path / "out.jsonl")]
     assert main([*call, "--columns.no-header", "--columns.text", "1"]) == 0

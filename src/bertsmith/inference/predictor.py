@@ -162,7 +162,10 @@ class Predictor(Loaded):
         try:
             record = self._task.record(row, self.columns, False, where)
         except ValueError as error:
-            fix = "; ".join(filter(None, ("correct or remove this row", self.reader.remedy)))
+            wanted = self.reader.wanted(self.columns, labelled=False).items() if isinstance(row, Mapping) else ()
+            absent = [field for field, name in wanted if name not in row][:1]
+            other = [f'Predictor(..., columns={{"{field}": ...}}) names another' for field in absent]
+            fix = "; ".join(filter(None, ("correct or remove this row", *other, self.reader.remedy)))
             raise unusable(error, where, fix) from error
         if self._task.pairs is not None:
             check_pairs([record], self._task.pairs)
