@@ -108,7 +108,7 @@ def config_files(state: Mapping[str, Any], keep_end: bool = False) -> dict[str, 
 
 
 def set_max_length(folder: Path, longest: int) -> None:
-    """Writes into a folder's tokenizer_config.json how many pieces its model can read: `transformers` truncates there.
+    """Writes into a folder's tokenizer_config.json how many pieces its model reads: `transformers` truncates there.
 
     Raises BertsmithError when the disk refuses.
     """
