@@ -111,7 +111,8 @@ def load_model(
     with shapes_only():
         model = build(config)
     path, tensors = read_tensors(folder)
-    tensors = {name: tensor for name, tensor in tensors.items() if part_of(to_ours(name) or "") not in leave_out}
+    unread = {name for name in tensors if part_of(to_ours(name) or "") in leave_out}
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in unread}
     fitted = fit(model, tensors, may_be_fresh, path)
     # As `to_empty`, by which PyTorch would import sympy: half a second of every start.
     shaped = model.state_dict().items()
@@ -125,6 +126,10 @@ def load_model(
         for name, parameter in own_parameters(model).items():
             if name in fitted.tensors:
                 parameter.copy_(fitted.tensors[name])
+    if unread:
+        fitted.fresh -= set(leave_out)
+        why = "training starts anew; the folder's is not read"
+        log_choice(f"{path}: {' and '.join(leave_out)}", "randomly initialised", why)
     _tell(path, fitted, tensors, warn_of_fresh)
     return model.eval()
 

@@ -20,6 +20,7 @@ from bertsmith.training.run_folder import Run
 from bertsmith.weights.huggingface import (
     TOKENIZER_FILES,
     load_encoder,
+    load_model,
     load_pretraining_model,
     save_encoder,
     save_pretraining_model,
@@ -113,6 +114,15 @@ def test_a_bare_encoder_gets_fresh_heads_and_says_so(model, tokenizer_folder, tm
     assert "masked_head and next_sentence: randomly initialised (the folder has no weights for them)" in said.text
     assert bool(torch.isfinite(loaded.masked_head.transform.weight).all())
     assert 0 < float(loaded.next_sentence.weight.detach().std()) < 0.04
+
+
+def test_a_head_that_is_not_read_is_not_said_to_be_lacking(model, folder, said):
+    left = ["next_sentence"]
+    loaded = load_model(PretrainingModel, folder, may_be_fresh=left, leave_out=left)
+    assert same(loaded.masked_head, model.masked_head)
+    assert not same(loaded.next_sentence, model.next_sentence)
+    assert "next_sentence: randomly initialised (training starts anew; the folder's is not read)" in said.text
+    assert "has no weights for" not in said.text
 
 
 def test_a_program_without_a_log_is_warned_of_fresh_heads(model, tokenizer_folder, tmp_path):
