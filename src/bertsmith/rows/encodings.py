@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import unicodedata
+from collections import Counter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -41,22 +42,29 @@ def unmarked_encoding(head: bytes) -> str:
     """UTF-16 or UTF-32 without a byte order mark, or "" for anything else: by the zero bytes of spaces, separators and
     line ends. ASCII in UTF-16 has many of them; other text is none of UTF-8, which may have some too."""
     zeros = [head[place::2].count(0) for place in (0, 1)]
-    order = sorted((("utf-16-le", 1), ("utf-16-be", 0)), key=lambda each: -zeros[each[1]])
-    for encoding, high in order if any(zeros) and len(head) > 1 else ():
+    if not any(zeros):
+        return ""
+    for encoding in ("utf-32-le", "utf-32-be"):
+        if reads_as(head, encoding):
+            return encoding
+    for encoding, high in sorted((("utf-16-le", 1), ("utf-16-be", 0)), key=lambda each: -zeros[each[1]]):
         many = 3 * zeros[high] >= len(head)
         if reads_as(head, encoding) and (many or not reads_as(head.replace(b"\0", b""), "utf-8")):
             return encoding
-    ends = {"utf-32-le": head[3::4], "utf-32-be": head[:-3:4]}
-    return next((encoding for encoding, highest in ends.items() if highest and not any(highest)), "")
+    return ""
 
 
 def reads_as(head: bytes, encoding: str) -> bool:
-    """Whether bytes are the beginning of a text, without control characters and what no character has."""
-    try:
-        text = codecs.getincrementaldecoder(encoding)().decode(head)
-    except UnicodeDecodeError:
-        return False
-    return not any(unicodedata.category(each) in _NO_TEXT and not each.isspace() for each in set(text))
+    """Whether bytes are the beginning of a text, of which at most one character in a hundred is a control character or
+    none at all."""
+    counts = Counter(codecs.getincrementaldecoder(encoding)("replace").decode(head))
+    lost = sum(count for each, count in counts.items() if _is_no_text(each))
+    return bool(counts) and 100 * lost <= counts.total()
+
+
+def _is_no_text(character: str) -> bool:
+    no_text = character == "\ufffd" or unicodedata.category(character) in _NO_TEXT
+    return no_text and not character.isspace()
 
 
 def check_marked(head: bytes, where: str | Path) -> None:

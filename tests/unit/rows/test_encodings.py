@@ -49,6 +49,14 @@ def test_an_encoding_without_a_mark_is_told_by_its_zero_bytes(encoding: str, tex
     assert unmarked_encoding(text.encode(encoding)) == ("" if encoding == "utf-8" else encoding)
 
 
+@pytest.mark.parametrize("encoding", sorted(MARKS))
+@pytest.mark.parametrize("text", ["text,label\n" * 50, CHINESE * 9])
+@pytest.mark.parametrize("stray", ["\0", "\x1a", "\x96", "\uf0b7", "\U0001fae9"])
+def test_a_stray_character_hides_no_encoding(encoding: str, text: str, stray: str) -> None:
+    """As of another conversion, a private font, or a version of Unicode that is newer than Python's."""
+    assert unmarked_encoding((text + stray + text).encode(encoding)) == encoding
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -58,6 +66,7 @@ def test_an_encoding_without_a_mark_is_told_by_its_zero_bytes(encoding: str, tex
         b"a\0\0b",
         b"text,label\nword1\0\0,a\n",
         b"records\0of even\0lengths\0" * 9,
+        b"abc\0" * 9,
         "записи 1\0".encode() * 9,
         random.Random(0).randbytes(1000).replace(b"\0", b"\1") + b"\0",
     ],

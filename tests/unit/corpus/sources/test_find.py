@@ -173,6 +173,7 @@ def _packed(path: Path, content: bytes) -> Path:
         ("a.jsonl", '{"text": "é"}\n'.encode("utf-32-be"), "looks like UTF-32BE without a byte order mark"),
         ("a.txt", b"a record\0" * 99, "text with zero bytes in it"),
         ("a.png", b"\x89PNG\x00\x00", "not text"),
+        ("a.img", bytes(999), "not text"),
         ("a.bin", b"\xff\xfe" + random.Random(0).randbytes(50_000).replace(b"\0", b"\1"), "not text"),
         ("a.bin", b"\xff\xfe\0\0" + random.Random(0).randbytes(50_000).replace(b"\0", b"\1"), "not text"),
         ("a.tar.gz", gzip.compress(b"a.txt".ljust(257, b"\0") + b"ustar\0" + b"0" * 249, mtime=0), "an archive"),
