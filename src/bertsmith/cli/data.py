@@ -13,7 +13,7 @@ from bertsmith.base import log
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.figures import check_figure
 from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
-from bertsmith.cli.verb import Call, Verb, default_said
+from bertsmith.cli.verb import Call, Verb, default_said, import_torch
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,7 @@ def _inspect(call: Call) -> None:
         check_figure(flags.png)
     corpus = Corpus.open(flags.corpus)
     if flags.run is not None:
+        import_torch()
         from bertsmith.training.instances import show_instances_of_run
 
         _check_unused(call, "with --run", sequence_length=flags.sequence_length, png=flags.png)

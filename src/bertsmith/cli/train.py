@@ -12,7 +12,7 @@ import tyro
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
 from bertsmith.cli.ranks import RankFlags, over_ranks, said_once_a_host
-from bertsmith.cli.verb import Call, Verb
+from bertsmith.cli.verb import Call, Verb, import_torch
 from bertsmith.recipes.flags import split_flags, wants_help
 from bertsmith.recipes.loader import BUDGET, load_recipe, presets
 from bertsmith.recipes.schema import Recipe
@@ -95,6 +95,7 @@ def _check(call: Call, flags: PretrainFlags, recipe: Recipe) -> int:
     if flags.recipe == BUDGET and (flags.gpus is not None or flags.ranks is not None):
         what = "a check is made on one device, for which the preset budget would choose another model than for several"
         raise BertsmithError(what, "--check", "omit --gpus and --ranks, or name another recipe")
+    import_torch()
     from bertsmith.training.check import check_pretraining
 
     unread = [name for name in ("ranks", "gpus", "dllogger", "wandb", "profile") if getattr(flags, name)]

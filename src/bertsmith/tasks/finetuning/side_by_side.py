@@ -5,7 +5,6 @@ Their records and best weights then become the run's, as if all had come one aft
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -176,7 +175,7 @@ def _join_records(run: Run, metrics: MetricsFile, ended: Mapping[Path, Position]
     """Writes the records of all trials as the run's, with steps counted on from one to the next. Raises BertsmithError
     where some are missing."""
     step, tokens = 0, 0
-    events = [json.dumps(each, ensure_ascii=False) for each in read_metrics(run.folder / EVENTS_FILE)]
+    events = [files.as_json(each, ensure_ascii=False) for each in read_metrics(run.folder / EVENTS_FILE)]
     for folder, position in ended.items():
         tokens += position.tokens
         files.wait_for(folder / METRICS_FILE)  # as another host may have written it
@@ -188,7 +187,7 @@ def _join_records(run: Run, metrics: MetricsFile, ended: Mapping[Path, Position]
             total = {"tokens": tokens} if record["kind"] == "end" else {}
             metrics.write(record | {"step": step + record["step"]} | total)
         said = [each for each in read_metrics(folder / EVENTS_FILE) if each["kind"] != ENVIRONMENT]
-        events += [json.dumps(each | {"step": step + each["step"]}, ensure_ascii=False) for each in said]
+        events += [files.as_json(each | {"step": step + each["step"]}, ensure_ascii=False) for each in said]
         step += position.step
     files.write_text(run.folder / EVENTS_FILE, "".join(f"{line}\n" for line in dict.fromkeys(events)))
 

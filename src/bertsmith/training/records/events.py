@@ -9,7 +9,6 @@ way stands there once. Ranks beside the first write what they alone warn of into
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import as_json
 from bertsmith.base.log import counted, warn, warnings_taken
 from bertsmith.base.ranks import rank
 from bertsmith.base.stopping import StoppedAfterSaving
@@ -80,7 +80,7 @@ class Events:
             return
         step = self._step()
         made = dict.fromkeys(
-            json.dumps({"kind": kind, "step": step, **values}, ensure_ascii=False) for kind, values in self._waiting
+            as_json({"kind": kind, "step": step, **values}, ensure_ascii=False) for kind, values in self._waiting
         )
         try:
             if self._known is None:
