@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,9 +96,9 @@ def test_every_pod_mounts_the_volume_it_works_in(path: Path) -> None:
         assert volumes == set(mounts)
 
 
-def pod(tmp_path: Path, torchrun: str, index: int = 1, **instead: str) -> subprocess.Popen[bytes]:
-    """The container of the manifest of pre-training, with a run folder in tmp_path, and another torchrun. instead: what
-    stands for each of `WRITTEN`."""
+def pod(tmp_path: Path, torchrun: str, index: int = 1, before: str = "", **instead: str) -> subprocess.Popen[bytes]:
+    """The container of the manifest of pre-training, with a run folder in tmp_path, and another torchrun. before: run
+    ahead of the container's commands. instead: what stands for each of `WRITTEN`."""
     (_, job) = yaml.safe_load_all((DOCS / "kubernetes" / "pretrain.yaml").read_text())
     (container,) = job["spec"]["template"]["spec"]["containers"]
     (text,) = container["args"]
@@ -110,7 +109,7 @@ def pod(tmp_path: Path, torchrun: str, index: int = 1, **instead: str) -> subpro
     (tmp_path / "torchrun").write_text(f"#!/bin/bash\ncd {tmp_path}\n{torchrun}\n")
     (tmp_path / "torchrun").chmod(0o755)
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "JOB_COMPLETION_INDEX": str(index)}
-    return subprocess.Popen(["bash", "-c", text], env=environment(**path))
+    return subprocess.Popen(["bash", "-c", before + text], env=environment(**path))
 
 
 @pytest.mark.parametrize(
@@ -131,13 +130,10 @@ def test_a_pod_of_a_stopped_run_starts_again_and_that_of_a_finished_one_does_not
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
 def test_the_signal_to_a_pod_reaches_torchrun_which_may_save(tmp_path: Path) -> None:
-    stop = "trap 'sleep 0.5; touch run/stopped saved; exit 0' TERM; touch ready; while :; do sleep 0.1; done"
+    """The signal comes while the container has not gone on to its next command."""
+    stop = "trap 'sleep 0.5; touch run/stopped saved; exit 0' TERM; kill -TERM $PPID; while :; do sleep 0.1; done"
     (tmp_path / "run").mkdir()
-    process = pod(tmp_path, stop)
-    while not (tmp_path / "ready").exists():
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 75
+    assert pod(tmp_path, stop, before="trap 'sleep 1' DEBUG\n").wait(60) == 75
     assert (tmp_path / "saved").exists()
 
 

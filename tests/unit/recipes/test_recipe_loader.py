@@ -95,19 +95,18 @@ def test_flags_go_over_a_file_and_defaults_are_said(tmp_path, caplog):
     assert "phase2.steps" in record.message
 
 
-def test_flags_that_the_recipe_does_not_read_are_said(caplog):
-    caplog.set_level("INFO", logger="bertsmith")
+def test_flags_that_the_recipe_does_not_read_are_said(said):
     load_recipe("bert-small-mlm", ["--phase2.learning-rate=0.1", "--optimizer.trust_ratio=all", "--phase2.steps=0"])
-    assert [record.message for record in caplog.records] == [
+    assert [record.message for record in said.records] == [
         "--phase2.learning-rate: no effect (phase2.steps is 0)",
         "--optimizer.trust-ratio: no effect (adamw has none)",
     ]
-    caplog.clear()
+    said.clear()
     read = ["--distillation.layer_map=0:0", "--distillation.relation_heads=4"]
     load_recipe("bert-mini", ["--phase2.learning-rate=0.1", "--optimizer.trust_ratio=all", *read])
-    assert not caplog.records
+    assert not said.records
     load_recipe("bert-mini", [*read, *(f"--distillation.{name}=0" for name in ("hidden", "attention", "values"))])
-    assert [record.message for record in caplog.records] == [
+    assert [record.message for record in said.records] == [
         "--distillation.layer-map: no effect (distillation.hidden is 0)",
         "--distillation.relation-heads: no effect (distillation.attention and distillation.values are 0)",
     ]
