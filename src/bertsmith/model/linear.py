@@ -28,10 +28,6 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return product(x, [self.weight], [self.bias])
 
-    def without_bias(self, x: Tensor) -> Tensor:
-        """For what adds the bias itself."""
-        return product(x, [self.weight])
-
 
 def is_plain(module: nn.Module, compute: torch.dtype) -> bool:
     """Whether a module is a linear map in fp32 and nothing else: no other class that somebody put in its place, and

@@ -5,7 +5,6 @@ Legend: T token slots, H hidden width, W width of what is mapped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,9 +36,9 @@ def add_mapped(x: Tensor, given: Tensor, linear: Linear, norm: LayerNorm, dropou
     vectors = (norm.weight, norm.bias)
     wide = is_plain(linear, given.dtype) and all(each.dtype == torch.float32 for each in (x, *vectors))
     if wide and can_take(given, x, linear.bias, *vectors):
-        y = linear.without_bias(given)  # whose sum with the bias would be rounded
-        settings = _Settings(norm.eps, Dropped.draw(dropout))
-        out, narrow = _AddNormalised.apply(settings, x, y, linear.bias, *vectors)  # type: ignore[no-untyped-call]
+        y = product(given, [linear.weight])  # whose sum with the bias would be rounded
+        dropped = Dropped.draw(dropout)
+        out, narrow = _AddNormalised.apply(norm.eps, dropped, x, y, linear.bias, *vectors)  # type: ignore[no-untyped-call]
         return out, narrow
     drawn = not dropout or in_bits(x, dropout, training=True)
     if wide and drawn and torch.compiler.is_compiling() and device.is_on_gpu(x) and can_run(x):
@@ -51,24 +50,17 @@ def add_mapped(x: Tensor, given: Tensor, linear: Linear, norm: LayerNorm, dropou
     return out, out.to(y.dtype)
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """epsilon: of the norm. dropped: of what is added."""
-
-    epsilon: float
-    dropped: Dropped
-
-
 class _AddNormalised(torch.autograd.Function):
     """In one visit to memory; the places that were dropped are drawn again for the backward pass."""
 
     @staticmethod
     def forward(
-        ctx: Any, settings: _Settings, x: Tensor, y: Tensor, bias: Tensor, weight: Tensor, shift: Tensor
+        ctx: Any, epsilon: float, dropped: Dropped, x: Tensor, y: Tensor, *vectors: Tensor
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        ctx.dropped, ctx.dtype = settings.dropped, y.dtype
-        made = kernels.add_normalise(x, y, bias, weight, shift, settings.epsilon, settings.dropped)
+        bias, weight, shift = vectors
+        ctx.dropped, ctx.dtype = dropped, y.dtype
+        made = kernels.add_normalise(x, y, bias, weight, shift, epsilon, dropped)
         ctx.save_for_backward(made.sum, made.moments, weight)
         # In fp32 both are one tensor, under two names so that each has a gradient of its own.
         return made.out, made.narrow.detach() if made.narrow is made.out else made.narrow
@@ -77,10 +69,10 @@ class _AddNormalised(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor | None, grad_narrow: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad_out is None and grad_narrow is None:
-            return (None,) * 6
+            return (None,) * 7
         sums, moments, weight = ctx.saved_tensors
         given = kernels.Gradients(*(None if each is None else each.contiguous() for each in (grad_out, grad_narrow)))
-        return None, *kernels.add_normalise_backward(given, ctx.dtype, sums, moments, weight, ctx.dropped)
+        return None, None, *kernels.add_normalise_backward(given, ctx.dtype, sums, moments, weight, ctx.dropped)
 
 
 class _AddNormalisedInGraph(torch.autograd.Function):
