@@ -31,7 +31,7 @@ def look_at_neighbours(encoder: Encoder, deviation: float, seed: int) -> None:
     [CLS] has something to tell of the whole sequence. encoder: freshly drawn, its embeddings with `deviation`.
     """
     config = encoder.config
-    width = config.hidden_size // config.num_attention_heads
+    width = config.head_size
     # After the embeddings' LayerNorm the waves are one of three equal shares of a variance of 1.
     gain = math.sqrt(3 * _SHARPNESS / math.sqrt(width))
     rates = wave_rates(config.hidden_size)[: width // 2]

@@ -99,7 +99,7 @@ class _BlockAttention(torch.autograd.Function):
         width = hidden // heads
         parts = qkv.reshape(-1, width).index_select(0, where.gather).view(3, where.rows, width)
         out = parts.new_empty(where.rows, width)
-        scale = scale_of(dropout) if dropout else 1.0
+        scale = scale_of(dropout)
         ctx.in_kernels = can_take(parts)
         softmax = _softmax_in_kernels if ctx.in_kernels else _softmax
         kept = []

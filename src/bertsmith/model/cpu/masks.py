@@ -47,9 +47,7 @@ class Dropped:
     @classmethod
     def draw(cls, probability: float) -> Dropped:
         """With a key from PyTorch's default generator, if there is something to drop."""
-        if not probability:
-            return cls(0, 0, 1.0)
-        return cls(draw_key(), threshold_of(probability), scale_of(probability))
+        return cls(draw_key() if probability else 0, threshold_of(probability), scale_of(probability))
 
 
 def kept_places(shape: Sequence[int], probability: float, dtype: torch.dtype) -> Tensor:

@@ -9,7 +9,6 @@ Legend: T token slots, S sequences, N heads, D head width, H = N * D.
 
 from __future__ import annotations
 
-import importlib.util
 from functools import cache
 from typing import Any
 
@@ -18,8 +17,8 @@ from torch import Tensor
 
 from bertsmith.base.device import made_current
 from bertsmith.model.cpu.masks import threshold_of
+from bertsmith.model.triton import HAS_TRITON
 
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
 _WIDTHS = (16, 32, 64, 128)
 _ROWS, _FEWER, _WARPS, _WIDE = 64, 32, 4, 128
 # Twice the threads with half the registers each: two such blocks run side by side.
@@ -50,7 +49,7 @@ def how_to_run(kernel: str, width: int, dtype: torch.dtype, generation: int, lon
 def can_run(rows: int, longest: int, width: int) -> bool:
     """Whether the kernels are there and take this head width and so many rows: random draws, each for eight keys of a
     row, are numbered in 31 bits. rows: T * N."""
-    return _HAS_TRITON and width in _WIDTHS and rows * -(-longest // 8) < 2**31
+    return HAS_TRITON and width in _WIDTHS and rows * -(-longest // 8) < 2**31
 
 
 def varlen_attention(qkv: Tensor, heads: int, offsets: Tensor, longest: int, dropout: float) -> Tensor:

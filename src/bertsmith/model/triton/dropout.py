@@ -6,7 +6,6 @@ where they use them.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Sequence
 
@@ -14,15 +13,15 @@ import torch
 from torch import Tensor
 
 from bertsmith.base.device import made_current
+from bertsmith.model.triton import HAS_TRITON
 
 EIGHT = 8
 BLOCK = 1024
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def can_draw(shape: Sequence[int]) -> bool:
     """Whether the kernel is there, and rows are whole bytes, numbered in 31 bits."""
-    return _HAS_TRITON and shape[-1] % EIGHT == 0 and 0 < math.prod(shape) // EIGHT < 2**31
+    return HAS_TRITON and shape[-1] % EIGHT == 0 and 0 < math.prod(shape) // EIGHT < 2**31
 
 
 def kept_bits(like: Tensor, dropped: int) -> Tensor:

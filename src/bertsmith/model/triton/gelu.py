@@ -5,23 +5,21 @@ PyTorch's compiler has one kernel for both too, which took 1.7 times as long on 
 
 from __future__ import annotations
 
-import importlib.util
-
 import torch
 from torch import Tensor
 
 from bertsmith.base.device import made_current
+from bertsmith.model.triton import HAS_TRITON
 
 GROUP = 128
 """Rows whose sum is one row of the partial sums; slots of a compiled step are a multiple."""
 HOW = {"R": 16, "C": 128, "num_warps": 4}
 """Rows and columns of a block: of twelve ways on an H200 one of the fastest by tanh, and the fastest by erf."""
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def can_run(x: Tensor) -> bool:
     """Whether the kernel is there and takes x [T, W]."""
-    return _HAS_TRITON and x.ndim == 2 and len(x) % GROUP == 0
+    return HAS_TRITON and x.ndim == 2 and len(x) % GROUP == 0
 
 
 @torch.library.custom_op("bertsmith::gelu_backward", mutates_args=())

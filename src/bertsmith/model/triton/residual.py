@@ -6,12 +6,11 @@ linear map's bias; it leaves four times as many partial sums.
 
 from __future__ import annotations
 
-import importlib.util
-
 import torch
 from torch import Tensor
 
 from bertsmith.base.device import made_current
+from bertsmith.model.triton import HAS_TRITON
 
 GROUP = 64
 """Rows whose sums are one row of the partial sums; slots of a compiled step are a multiple."""
@@ -19,12 +18,11 @@ WIDEST = 4096
 _COLUMNS = 128
 """Of a warp. A thread has four, so that 64 registers suffice, and 512 programs for rows of 1,024 run at once on an
 H100."""
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def can_run(x: Tensor) -> bool:
     """Whether the kernel is there and takes x [T, H]."""
-    return _HAS_TRITON and x.ndim == 2 and len(x) % GROUP == 0 and x.shape[1] <= WIDEST
+    return HAS_TRITON and x.ndim == 2 and len(x) % GROUP == 0 and x.shape[1] <= WIDEST
 
 
 @torch.library.custom_op("bertsmith::add_normalised_backward", mutates_args=())

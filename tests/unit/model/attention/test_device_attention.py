@@ -88,7 +88,7 @@ def test_rows_looked_up_for_the_compiler_are_plain_ones() -> None:
 def test_the_back_end_follows_from_device_dtype_and_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertsmith.model.attention.attend._is_ampere", lambda index: index == 0)
     monkeypatch.setattr("bertsmith.model.attention.attend._is_faster_in_ours", lambda index: False)
-    monkeypatch.setattr("bertsmith.model.triton.attention._HAS_TRITON", True)
+    monkeypatch.setattr("bertsmith.model.triton.attention.HAS_TRITON", True)
     new, old = torch.device("cuda", 0), torch.device("cuda", 1)
     even, uneven = Packed(Layout.from_lengths([9, 12])), Packed(Layout.from_lengths([100, *[1] * 50]))
     fixed, half, wide = Offsets(even.offsets, 21, 12), torch.bfloat16, torch.float32
@@ -105,7 +105,7 @@ def test_the_back_end_follows_from_device_dtype_and_dropout(monkeypatch: pytest.
     assert chosen(new, wide, fixed, 0.0) == chosen(new, wide, even, 0.1) == chosen(old, half, fixed, 0.1)
     assert chosen(old, half, fixed, 0.1) == chosen(CPU, half, fixed, 0.1) == "padded rows"
     assert chosen(new, wide, uneven, 0.0) == chosen(CPU, wide, even, 0.0) == "padded blocks"
-    monkeypatch.setattr("bertsmith.model.triton.attention._HAS_TRITON", False)
+    monkeypatch.setattr("bertsmith.model.triton.attention.HAS_TRITON", False)
     assert chosen(new, half, fixed, 0.1) == "padded rows"
     assert chosen(new, half, fixed, 0.0) == "flash varlen"
 
@@ -161,7 +161,7 @@ def test_flash_attention_for_hopper_is_asked_for_by_its_name(
 
 
 def test_draws_are_numbered_in_31_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_attention, "_HAS_TRITON", True)
+    monkeypatch.setattr(triton_attention, "HAS_TRITON", True)
     assert triton_attention.can_run(2**28 - 1, 64, 64)
     assert not triton_attention.can_run(2**28, 64, 64)
     assert not triton_attention.can_run(2**28 - 1, 65, 64), "a part of eight keys is a draw too"
