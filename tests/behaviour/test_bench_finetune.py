@@ -89,11 +89,11 @@ def test_the_peer_is_given_what_ours_encodes_in_the_order_of_its_steps(data, mod
 
     task = BenchTask("SQuAD", "squad1", 12, 2)
     prepared = prepare_task(task, model, tmp_path / "task")
-    made, parts = encode(task, prepared.rows, model, prepared.settings)
+    made, parts = encode(task, prepared.rows, model, task.settings)
     train, features = parts["train"], read_features(prepared.features)
     assert prepared.records == 12
     assert prepared.examples == len(features) == 24
-    for unit, feature in zip(made.order(train, prepared.settings.seed, 1), features, strict=True):
+    for unit, feature in zip(made.order(train, task.settings.seed, 1), features, strict=True):
         assert feature["input_ids"] == train.sequences.ids[unit].tolist()
         first = int(train.sequences.first_segments[unit])
         assert feature["token_type_ids"] == [0] * first + [1] * (len(feature["input_ids"]) - first)
@@ -136,7 +136,7 @@ def test_a_peer_that_fails_in_any_turn_is_a_row_that_says_so(before, error, data
     assert turns.failed == {SHIPPED: why}
     prepared = prepare_task(BenchTask("SST-2", "sst2", None, 4), model, tmp_path / "task")
     row = Result(prepared, turns, {ours: 5}).row(Case("SST-2", ours, SHIPPED))
-    assert (row["ours"], row["peer"], row["ratio"]) == (4 * prepared.batch / 2.0, None, None)
+    assert (row["ours"], row["peer"], row["ratio"]) == (4 * prepared.task.settings.batch / 2.0, None, None)
     assert row["note"] == f"transformers, fp32 as shipped: {why}"
     assert row["note"] in speed_table([row]).rows[0]
 

@@ -42,7 +42,7 @@ def of_step(who: str, folder: Path) -> Child:
 
 
 def of_finetune(who: str, folder: Path) -> Child:
-    task = Prepared(TASKS[0], folder, folder, 0, 0, 0, 0, 0)
+    task = Prepared(TASKS[0], folder, folder, 0, 0, 0, 0)
     side = finetune.Side("ours" if who == "ours" else finetune.TRANSFORMERS, "fp32")
     return side.start(task, folder, "cpu", folder, math.inf)
 
@@ -86,7 +86,7 @@ def test_the_trainer_sees_the_gpu_that_is_measured_alone(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if seen:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
-    task = Prepared(TASKS[0], tmp_path, tmp_path, 0, 0, 0, 0, 0)
+    task = Prepared(TASKS[0], tmp_path, tmp_path, 0, 0, 0, 0)
     for who in (finetune.OURS, finetune.TRANSFORMERS):
         finetune.Side(who, "fp32").start(task, tmp_path, device, tmp_path / who, math.inf)
     ours, peer = started

@@ -22,7 +22,7 @@ from bertsmith.bench.finetune.results import Result, speed_table
 from bertsmith.bench.finetune.rows import TASKS, BenchTask, Prepared, prepare_task
 from bertsmith.bench.finetune.side import OURS, TRANSFORMERS, Case, Side, cases_of
 from bertsmith.bench.options import BenchOptions
-from bertsmith.bench.process import Child, OutOfTime, SideFailed
+from bertsmith.bench.process import NO_TIME, Child, OutOfTime, SideFailed
 from bertsmith.bench.step.race import FEWEST_ROUNDS, MOST_ROUNDS
 from bertsmith.bench.step.results import time_table
 from bertsmith.bench.table import Report
@@ -105,7 +105,7 @@ class FinetuneBench:
                 if profiled and every[0].ours in children:
                     self._profile(prepared, children[every[0].ours])
         except OutOfTime:
-            self.left_out.append(f"{task.name}: no time was left")
+            self.left_out.append(f"{task.name}: {NO_TIME}")
 
     def _race(self, prepared: Prepared, children: Mapping[Side, Child], cases: Sequence[Case]) -> None:
         seconds = _QUICK_SECONDS if self.options.quick else _SECONDS

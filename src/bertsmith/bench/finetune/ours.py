@@ -31,10 +31,10 @@ class Ours:
     def __init__(self, spec: Answer, ends: ExitStack) -> None:
         """spec: of `Side.start`. ends: what ends the run."""
         model, folder = Path(spec["model"]), Path(spec["folder"]) / "run"
-        self._task = Prepared.of_json(spec["task"])
+        prepared = Prepared.of_json(spec["task"])
         changes = {"precision": spec["precision"], "device": spec["device"]}
-        settings = replace(self._task.settings, **changes)
-        task, parts = encode(self._task.task, self._task.rows, model, settings)
+        settings = replace(prepared.task.settings, **changes)
+        task, parts = encode(prepared.task, prepared.rows, model, settings)
         self._config = read_config(model)
         work = Work(model, task, load_tokenizer(model, self._config), settings, settings.max_length, parts)
         work, self._trainer, stages = ends.enter_context(started(work, Run(folder), RunFacts({}, "", {})))

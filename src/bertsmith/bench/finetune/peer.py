@@ -19,7 +19,6 @@ import torch
 from bertsmith.bench.child import Answer, serve
 from bertsmith.bench.finetune.rows import EPOCHS, Prepared, read_features
 from bertsmith.bench.step.matrix_rate import seconds_of
-from bertsmith.tasks.benchmarks.benchmark import benchmarks
 from bertsmith.training.records.meters import memory_bytes
 
 _GOLDEN = (5**0.5 - 1) / 2
@@ -53,8 +52,9 @@ class Peer:
         importlib.import_module("accelerate")  # which the Trainer needs, and says by an error of another kind
         import transformers
 
-        self._task, self._grouped = Prepared.of_json(spec["task"]), bool(spec["grouped"])
-        self._features = read_features(self._task.features)
+        prepared = Prepared.of_json(spec["task"])
+        self._task, self._outputs, self._grouped = prepared.task, prepared.outputs, bool(spec["grouped"])
+        self._features = read_features(prepared.features)
         self._device = torch.device(spec["device"])
         self._asked: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
@@ -95,15 +95,15 @@ class Peer:
         )
 
     def _model(self, transformers: Any, folder: str) -> Any:
-        settings, kind = self._task.settings, benchmarks()[self._task.task.benchmark].kind
+        settings = self._task.settings
         dropout = {
             "hidden_dropout_prob": settings.dropout,
             "attention_probs_dropout_prob": settings.attention_dropout,
         }
-        if kind == "qa":
+        if self._task.kind == "qa":
             return transformers.AutoModelForQuestionAnswering.from_pretrained(folder, **dropout)
         auto = transformers.AutoModelForSequenceClassification
-        return auto.from_pretrained(folder, num_labels=self._task.outputs, **dropout)
+        return auto.from_pretrained(folder, num_labels=self._outputs, **dropout)
 
     def _train(self) -> None:
         try:
@@ -117,7 +117,7 @@ class Peer:
         """The share of padding in an epoch of its batches."""
         lengths = [len(each["input_ids"]) for each in self._features]
         order = list(self.trainer._get_train_sampler())
-        return {"padding_share": padding_share(lengths, order, self._task.batch)}
+        return {"padding_share": padding_share(lengths, order, self._task.settings.batch)}
 
     def turn(self, steps: int) -> Answer:
         """The next steps of the Trainer, with all that it does beside them; it waits for the device at both ends."""

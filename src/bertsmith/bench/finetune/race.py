@@ -49,10 +49,8 @@ def _turn(side: Side, child: Child, steps: int, found: Turns) -> float | None:
     """The seconds of a turn; None where the side failed, which is noted. What ends a peer ends nothing else."""
     try:
         return float(child.ask("turn", steps=steps)["seconds"])
-    except SideFailed as why:
-        found.failed[side] = why.what
     except BertsmithError as why:
-        if side.side == OURS:
+        if side.side == OURS and not isinstance(why, SideFailed):
             raise
         found.failed[side] = ending(why)
     return None

@@ -27,9 +27,9 @@ class Result:
     def row(self, case: Case) -> dict[str, Any]:
         """As JSON can hold it. ours, peer: examples a second, of the round whose ratio is the median of all, so that
         ratio = ours / peer."""
-        task, seconds, failed = self.prepared, self.turns.seconds, self.turns.failed
+        task, seconds, failed = self.prepared.task, self.turns.seconds, self.turns.failed
         race = Race(tuple(seconds.get(case.ours, ())), tuple(seconds.get(case.peer, ())) if case.peer else ())
-        examples = task.task.steps * task.batch
+        examples = task.steps * task.settings.batch
         at = race.median_round if race.ours else 0
         ours, peer = (examples / each[at] if each else None for each in (race.ours, race.peer))
         return {
@@ -37,7 +37,7 @@ class Result:
             "ours": ours,
             "peer": peer,
             "ratio": ours / peer if ours and peer else None,
-            "ours_tokens_per_second": ours * task.tokens / task.examples if ours else None,
+            "ours_tokens_per_second": ours * self.prepared.tokens / self.prepared.examples if ours else None,
             **self._of_questions(ours, peer),
             "peer_padding_share": self.padding.get(case.peer) if case.peer else None,
             "ours_memory_bytes": self.memory.get(case.ours),
@@ -50,7 +50,7 @@ class Result:
 
     def _of_questions(self, ours: float | None, peer: float | None) -> dict[str, float | None]:
         """Questions a second, where examples are windows on their contexts."""
-        if self.prepared.kind != "qa":
+        if self.prepared.task.kind != "qa":
             return {}
         share = self.prepared.records / self.prepared.examples
         rates = {"ours_questions_per_second": ours, "peer_questions_per_second": peer}

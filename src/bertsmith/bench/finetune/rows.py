@@ -42,6 +42,16 @@ class BenchTask:
     rows: int | None
     steps: int
 
+    @property
+    def kind(self) -> str:
+        """Of the task."""
+        return benchmarks()[self.benchmark].kind
+
+    @property
+    def settings(self) -> FinetuneSettings:
+        """Of a run over its rows: the benchmark's, without an end."""
+        return benchmark_settings(self.benchmark, epochs=EPOCHS, warmup=0.0)
+
     def files(self) -> dict[str, Path]:
         """The benchmark's files in the data folder by their part; {} where that of training rows is not there."""
         return benchmarks()[self.benchmark].found(data_folder(), ("train",))
@@ -58,7 +68,7 @@ TASKS = (
 class Prepared:
     """A task on the disk. rows: a file of them, an object a line. features: their encodings, for `read_features`.
     records: the rows that are learned from. examples: what a step counts: these, or of questions their windows. tokens:
-    of all examples. outputs: of the model. batch: examples of a step."""
+    of all examples. outputs: of the model."""
 
     task: BenchTask
     rows: Path
@@ -67,7 +77,6 @@ class Prepared:
     examples: int
     tokens: int
     outputs: int
-    batch: int
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Self:
@@ -75,23 +84,13 @@ class Prepared:
         paths = {name: Path(values[name]) for name in ("rows", "features")}
         return cls(**{**values, **paths, "task": BenchTask(**values["task"])})
 
-    @property
-    def kind(self) -> str:
-        """Of the task."""
-        return benchmarks()[self.task.benchmark].kind
-
-    @property
-    def settings(self) -> FinetuneSettings:
-        """Of a run over these rows: the benchmark's, without an end."""
-        return benchmark_settings(self.task.benchmark, epochs=EPOCHS, warmup=0.0)
-
     def about(self) -> str:
         """What a step goes through, in a line."""
         windows = f" in {self.examples:,} windows, which are the examples" if self.examples > self.records else ""
         drawn = f"{self.records:,} rows{windows}, {self.tokens / self.examples:.1f} tokens each"
-        settings = self.settings
+        settings = self.task.settings
         drops = f"dropout {settings.dropout:g}, of attention {settings.attention_dropout:g}"
-        return f"{self.task.name}: {drawn}, {self.batch} a step, {drops}"
+        return f"{self.task.name}: {drawn}, {settings.batch} a step, {drops}"
 
 
 def prepare_task(task: BenchTask, model: Path, folder: Path) -> Prepared:
@@ -101,17 +100,16 @@ def prepare_task(task: BenchTask, model: Path, folder: Path) -> Prepared:
     paths, rows = (folder / "train.jsonl", folder / "features.npz"), _drawn(task)
     for path, some in ((paths[0], rows[:-DEV_ROWS]), (_dev(paths[0]), rows[-DEV_ROWS:])):
         path.write_text("".join(json.dumps(row) + "\n" for row in some), encoding="utf-8")
-    settings = Prepared(task, *paths, 0, 0, 0, 0, 0).settings
-    made, parts = encode(task, paths[0], model, settings)
+    made, parts = encode(task, paths[0], model, task.settings)
     train = parts["train"]
-    _write_features(paths[1], train, made.order(train, settings.seed, 1))
+    _write_features(paths[1], train, made.order(train, task.settings.seed, 1))
     tokens, outputs = int(train.sequences.lengths.sum()), len(made.config().get("id2label", (0, 1)))
-    return Prepared(task, *paths, len(train.records), len(train.targets), tokens, outputs, settings.batch)
+    return Prepared(task, *paths, len(train.records), len(train.targets), tokens, outputs)
 
 
 def encode(task: BenchTask, rows: Path, model: Path, settings: FinetuneSettings) -> tuple[Task, dict[str, Examples]]:
     """The rows as `bertsmith finetune` encodes them, and a few as "dev", which a run must have."""
-    kind, config = task_named(benchmarks()[task.benchmark].kind), read_config(model)
+    kind, config = task_named(task.kind), read_config(model)
     length = min(settings.max_length or kind.usual_length, config.max_position_embeddings)
     with as_details():
         sources = {"train": rows, "dev": _dev(rows)}

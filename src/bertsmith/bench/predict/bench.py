@@ -17,7 +17,7 @@ from bertsmith.base.log import say
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.predict.side import BASELINE, BATCHES, OURS, Folders, Side, groups_of, sides_of
 from bertsmith.bench.predict.texts import QUICK_REAL, REAL, TextSet, chosen_classifier, ragged_texts, texts_of_length
-from bertsmith.bench.process import Child, OutOfTime, SideFailed, ending
+from bertsmith.bench.process import NO_TIME, Child, OutOfTime, SideFailed, ending
 from bertsmith.bench.table import Report, Table
 from bertsmith.inference.export.export import ExportOptions, export
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -73,7 +73,7 @@ def bench_predict(options: BenchOptions, folder: Path) -> Report:
                 try:
                     rows += _measured(each, precision, children, options.quick, left_out)
                 except OutOfTime:
-                    left_out.append(f"{_case(each, precision)}: no time was left")
+                    left_out.append(f"{_case(each, precision)}: {NO_TIME}")
     rows = _in_order(rows, [each.name for each in sets], [side.label for side in sides])
     if not rows:
         raise BertsmithError(f"nothing was measured: {'; '.join(left_out)}", "bench predict", "give it more --minutes")
