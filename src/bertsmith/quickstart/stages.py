@@ -24,7 +24,6 @@ from bertsmith.quickstart.figures import Figure, classifier_figures, pretraining
 from bertsmith.quickstart.labels import Labelled, RowCounts, Unlabelled, rows_of_docstrings, rows_of_sources
 from bertsmith.quickstart.samples import guess_masked_words, show_classes, show_masked_words
 from bertsmith.recipes.loader import load_recipe
-from bertsmith.recipes.schema import Recipe
 from bertsmith.tasks.finetune import finetune
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.training.pretrain import Run, pretrain
@@ -159,13 +158,10 @@ class Quickstart:
     def run(self) -> Run:
         return Run(self.out / "pretrained")
 
-    def recipe(self) -> Recipe:
-        """The recipe `quickstart` with the budget's changes."""
-        return load_recipe("quickstart", self.budget.overrides)
-
     def pretrain(self) -> dict[str, Any]:
         """Both phases, resumed where an earlier call ended."""
-        run = pretrain(self.recipe(), self.corpus, self.run.folder, resume=True)
+        recipe = load_recipe("quickstart", self.budget.overrides)
+        run = pretrain(recipe, self.corpus, self.run.folder, resume=True)
         draw_curves(run.metrics(), self.out / "curves.png")
         train, end = run.metrics("train"), run.metrics("end")[0]
         rate = sum(each["tokens"] for each in train) / sum(each["seconds_per_step"] * each["steps"] for each in train)
@@ -193,20 +189,14 @@ class Quickstart:
         )
         return {"summary": f"{rows.question} {summary}", "rows": len(rows.train), "question": rows.question}
 
-    def _finetune(self, from_scratch: bool) -> dict[str, Any]:
+    def finetune(self, from_scratch: bool) -> dict[str, Any]:
+        """The classifier, from the pre-trained model; or the same network with the same rows and seeds, from random
+        weights, which is the control and is not kept."""
         settings = replace(self.budget.finetune, from_scratch=from_scratch)
         rows = self.out / "classifier"
         train, dev, out = rows / "train.jsonl", rows / "dev.jsonl", None if from_scratch else rows
         result = finetune("classify", self.run.model, train, dev, out, settings=settings, resume=True)
         return {"summary": result.line(), "scores": result.scores, "majority": result.baseline}
-
-    def finetune(self) -> dict[str, Any]:
-        """The classifier, from the pre-trained model."""
-        return self._finetune(from_scratch=False)
-
-    def control(self) -> dict[str, Any]:
-        """The same network with the same rows and seeds, from random weights."""
-        return self._finetune(from_scratch=True)
 
     def predict(self) -> dict[str, Any]:
         """Masked words of held-out sentences, with the best five guesses."""
@@ -233,8 +223,8 @@ def quickstart(sources: Sequence[str], out: str | Path, budget: Literal["tiny", 
     figures = [Figure(**{name: each[name] for name in each if name != "reached"}) for each in trained["figures"]]
     if labelled["rows"]:
         with each_warning_once():  # both read the same rows, of which each would say the same
-            tuned = work.stage("fine-tune", work.finetune)
-            control = work.stage("control", work.control)
+            tuned = work.stage("fine-tune", lambda: work.finetune(from_scratch=False))
+            control = work.stage("control", lambda: work.finetune(from_scratch=True))
         figures += classifier_figures(tuned["scores"], control["scores"], tuned["majority"])
     samples = work.stage("predict", work.predict)
     everything = logger.isEnabledFor(logging.DEBUG)

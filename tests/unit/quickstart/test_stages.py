@@ -40,7 +40,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def interrupted(self: Quickstart) -> None:
+def interrupted(self: Quickstart, from_scratch: bool) -> None:
     """As by Ctrl-C. No signal is sent: OpenVINO, where an earlier test has used it, may have left a handler of its own
     in a library that is unloaded since."""
     raise KeyboardInterrupt
