@@ -198,10 +198,10 @@ def _counted(lowering: GraphLowering, made: CudaGraph) -> CudaGraph:
     body = made.code[made.code.index("def call(") :]
     partial = _PARTIAL_SUM.findall(body)
     for _, rows, columns in partial:
-        _add(made.kernels, "partial sums", 1, 2 * 4 * int(rows) * int(columns))
+        add_to(made.kernels, "partial sums", 1, 2 * 4 * int(rows) * int(columns))
     summed = {buffer for buffer, _, _ in partial}
     for name in _OPERATOR.findall(body):
-        _add(made.operators, _short(name), 1, 0)
+        add_to(made.operators, _short(name), 1, 0)
     single = 0
     for node in lowering.scheduler.nodes:
         size = node.get_read_write_buffers_sizes()
@@ -210,22 +210,23 @@ def _counted(lowering: GraphLowering, made: CudaGraph) -> CudaGraph:
             if name.startswith("extern_kernels."):
                 made.products[_product(node.node)] += 1
             elif _short(name) in made.operators:
-                _add(made.operators, _short(name), 0, size)
+                add_to(made.operators, _short(name), 0, size)
         elif isinstance(node, scheduler.ForeachKernelSchedulerNode):
-            _add(made.kernels, _LISTS, 0, size)
+            add_to(made.kernels, _LISTS, 0, size)
         elif not isinstance(node, scheduler.NopKernelSchedulerNode) and not summed & set(node.get_buffer_names()):
             # Not the name in the code: kernels of equal code have the name of the first.
             named = get_fused_kernel_name(node.get_nodes(), inductor_config.triton.descriptive_names)
-            _add(made.kernels, named.removeprefix("fused").removeprefix("_"), 1, size)
+            add_to(made.kernels, named.removeprefix("fused").removeprefix("_"), 1, size)
             single += 1
     categories = Counter(_LAUNCH.findall(body))
     if lists := categories.pop("for", 0):
-        _add(made.kernels, _LISTS, lists, 0)
+        add_to(made.kernels, _LISTS, lists, 0)
     assert categories.total() == single, "the code has other launches than the schedule"
     return made
 
 
-def _add(counts: dict[str, list[int]], name: str, calls: int, size: int) -> None:
+def add_to(counts: dict[str, list[int]], name: str, calls: int, size: int) -> None:
+    """Adds so many calls and bytes to those of a name."""
     calls_before, size_before = counts.get(name, [0, 0])
     counts[name] = [calls_before + calls, size_before + size]
 

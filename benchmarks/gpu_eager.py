@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from cuda_code import Product
+from cuda_code import Product, add_to
 from gpu_cost import ATTENTION_OPERATOR, CALL, EAGER, Row, summed
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -123,19 +123,14 @@ class EagerCounts(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         name = func.name().partition("::")[2].partition(".")[0]
         if func.name().startswith("bertsmith::varlen_attention"):
-            self._add(self.operators, f"{ATTENTION_OPERATOR}{'_backward' if 'backward' in name else ''}", 0)
+            add_to(self.operators, f"{ATTENTION_OPERATOR}{'_backward' if 'backward' in name else ''}", 1, 0)
         elif name in ("mm", "addmm"):
             a, b = args[-2:]
             dtype, size = str(a.dtype).removeprefix("torch."), sum(map(_bytes, (*args, out)))
             self.products[(a.shape[0], b.shape[1], a.shape[1], dtype, size)] += 1
         elif not func.is_view and not func.name().startswith(NO_LAUNCH):
-            self._add(self.kernels, name, sum(map(_bytes, (*tree_leaves((args, kwargs)), *tree_leaves(out)))))
+            add_to(self.kernels, name, 1, sum(map(_bytes, (*tree_leaves((args, kwargs)), *tree_leaves(out)))))
         return out
-
-    @staticmethod
-    def _add(sums: dict[str, list[int]], name: str, size: int) -> None:
-        calls, before = sums.get(name, (0, 0))
-        sums[name] = [calls + 1, before + size]
 
 
 def _bytes(x: Any) -> int:

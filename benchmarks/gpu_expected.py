@@ -20,7 +20,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from cuda_code import Backend, CudaGraph, Product, cuda_graphs
+from cuda_code import Backend, CudaGraph, Product, add_to, cuda_graphs
 from gpu_cost import BACKWARD, FORWARD, Row, summed
 from gpu_eager import EagerCounts, call_row, ladder_rows
 from gpu_tables import named, table
@@ -140,8 +140,7 @@ def joined(graphs: Sequence[CudaGraph], times: Sequence[int]) -> Row:
     for graph, runs in zip(graphs, times, strict=True):
         for sums, counts in ((kernels, graph.kernels), (operators, graph.operators)):
             for name, (calls, size) in counts.items():
-                before = sums.get(name, (0, 0))
-                sums[name] = [before[0] + runs * calls, before[1] + runs * size]
+                add_to(sums, name, runs * calls, runs * size)
         for each, count in graph.products.items():
             products[each] += runs * count
     found = {"kernels": dict(sorted(kernels.items())), "operators": dict(sorted(operators.items()))}
