@@ -143,21 +143,9 @@ def _trainer_class(transformers: Any, grouped: bool) -> Any:
                 return torch.utils.data.SequentialSampler(self.train_dataset)
             # An order, not a sampler that draws another one whenever it is gone through.
             torch.manual_seed(self.args.seed)
-            order = spread(list(super()._get_train_sampler(*arguments)), self.args.train_batch_size)
-            return _Order(order)
+            return spread(list(super()._get_train_sampler(*arguments)), self.args.train_batch_size)
 
     return InOrder
-
-
-class _Order(torch.utils.data.Sampler[int]):
-    def __init__(self, order: list[int]) -> None:
-        self._order = order
-
-    def __iter__(self) -> Any:
-        return iter(self._order)
-
-    def __len__(self) -> int:
-        return len(self._order)
 
 
 def _turns(transformers: Any, asked: queue.SimpleQueue[int], done: queue.SimpleQueue[BaseException | None]) -> Any:

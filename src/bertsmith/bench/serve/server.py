@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from bertsmith.bench.child import Answer, CannotHere, Ready, serve
+from bertsmith.bench.process import last_line
 from bertsmith.bench.serve.client import Address, ask_once
 
 _START_SECONDS = 300.0
@@ -38,8 +39,7 @@ def _answers(address: Address, body: bytes) -> bool:
 
 
 def _last_words(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1][-_LAST_CHARACTERS:] if lines else "it printed nothing"
+    return last_line(log.read_text(encoding="utf-8", errors="replace").strip())[-_LAST_CHARACTERS:]
 
 
 if __name__ == "__main__":
