@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.ranks.launcher import loopback
 from bertsmith.bench.process import Child
-from bertsmith.bench.scaling.bench import Ranks, Side, loopback
+from bertsmith.bench.scaling.bench import Ranks, Side
 
 WAITING = """
 import time

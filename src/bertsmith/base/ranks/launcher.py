@@ -54,10 +54,9 @@ def launch(command: Sequence[str], ranks: int, threads: int, timeout_seconds: fl
 
 def _environment(port: int, ranks: int, threads: int) -> dict[str, str]:
     """What all ranks find in their environment; the user's own settings of threads and interfaces stay."""
-    loopback = "lo" if sys.platform == "linux" else "lo0"
     return {
         "OMP_NUM_THREADS": str(threads),
-        "GLOO_SOCKET_IFNAME": loopback,
+        "GLOO_SOCKET_IFNAME": loopback(),
         **os.environ,
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
@@ -68,6 +67,11 @@ def _environment(port: int, ranks: int, threads: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": _run(),
         LAUNCHER: str(os.getpid()),
     }
+
+
+def loopback() -> str:
+    """The interface by which ranks of one machine talk."""
+    return "lo" if sys.platform == "linux" else "lo0"
 
 
 def _run() -> str:

@@ -6,7 +6,6 @@ other work on the machine disturbs them alike; figures are medians of rounds.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from bertsmith.base.log import say
+from bertsmith.base.ranks.launcher import loopback
 from bertsmith.bench.child import Answer
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.process import Child
@@ -28,14 +28,8 @@ MICRO_BATCHES = (1, 4)
 _ROUNDS, _QUICK_ROUNDS = 5, 3
 _SEQUENCES, _QUICK_SEQUENCES = 8, 2
 
-
 KINDS = ("sums", "gathers")
 """What ranks exchange in a step."""
-
-
-def loopback() -> str:
-    """The interface by which ranks of one machine talk."""
-    return "lo" if sys.platform == "linux" else "lo0"
 
 
 @dataclass(frozen=True)
