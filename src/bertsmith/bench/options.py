@@ -95,8 +95,8 @@ class BenchOptions(TypeChecked):
         return tuple(dict.fromkeys(self.lengths or _LENGTHS))
 
     def peers(self, known: Sequence[str], name: str) -> tuple[str, ...]:
-        """What bench `name` compares with. Raises BertsmithError for a name that is not among `known`."""
-        chosen = tuple(known) if self.against is None else self.against
+        """What bench `name` compares with, each once. Raises BertsmithError for a name that is not among `known`."""
+        chosen = tuple(known) if self.against is None else tuple(dict.fromkeys(self.against))
         for each in chosen:
             if each not in known:
                 raise BertsmithError(f"there is no '{each}' to compare with", f"bench {name}", nearest(each, known))

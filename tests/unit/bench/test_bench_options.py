@@ -61,6 +61,11 @@ def test_a_bench_of_servers_says_which_extra_it_needs(monkeypatch: pytest.Monkey
     assert raised.value.fix == "pip install 'bertsmith[serve]'"
 
 
+def test_what_is_named_twice_is_measured_once() -> None:
+    given = BenchOptions(against=("litserve", "fastapi", "litserve"))
+    assert given.peers(("fastapi", "litserve", "infinity"), "serve") == ("litserve", "fastapi")
+
+
 def test_sources_are_named_by_their_place_in_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTSMITH_DATA", "/somewhere/data")
     named = ["/somewhere/data/wiki", "/somewhere/data", "/somewhere/data2/wiki", "mine"]

@@ -92,7 +92,7 @@ def _sets(options: BenchOptions, tokenizer: Tokenizer, longest: int) -> tuple[li
     if unread:
         what = f"this model reads texts of {_SHORTEST} to {longest} tokens, so there are none of {', '.join(unread)}"
         raise BertsmithError(what, "--lengths", "name lengths that it reads")
-    lengths = options.lengths or dict.fromkeys(min(length, longest) for length in LENGTHS)
+    lengths = dict.fromkeys(options.lengths or [min(length, longest) for length in LENGTHS])
     every = [texts_of_length(tokenizer, length, batch) for length in lengths for batch in BATCHES]
     ragged = ragged_texts(tokenizer, longest, *(QUICK_REAL if options.quick else REAL))
     left_out = [] if ragged else ["real texts: SST-2 and SQuAD are not in the data folder ($BERTSMITH_DATA)"]
