@@ -158,6 +158,7 @@ def loss_rows(case: Case) -> Iterator[Row]:
         "model": case.model,
         "length": case.length,
         "attention_dropout": case.attention_dropout,
+        "rows": case.rows,
     }
     work = {
         "real_tokens": fmean(each.tokens for each in case.batches),
@@ -166,7 +167,6 @@ def loss_rows(case: Case) -> Iterator[Row]:
         "hidden": config.hidden_size,
         "heads": config.num_attention_heads,
     }
-    about["rows"] = case.rows
     graphs = loss_graphs(case)
     for number, graph in enumerate((FORWARD, BACKWARD)):
         made = joined(graphs[number::2], (1, config.num_hidden_layers, 1))

@@ -40,7 +40,8 @@ def peer_parts(run: StepRun, plan: Plan, rows: Rows) -> tuple[list[Part], ...]:
 
 
 def _part(run: StepRun, match: Match, rows: Rows) -> Part:
-    assert match.peer is not None
+    peer = match.peer
+    assert peer is not None
     sets = {match.peer_case(name): name for name in match.sets}
     ours = {match.peer_case(name): Match(match.model, match.ours, None, ()).case(name) for name in match.sets}
 
@@ -63,11 +64,11 @@ def _part(run: StepRun, match: Match, rows: Rows) -> Part:
 
     def measure(names: Sequence[str], deadline: float) -> None:
         run.deadline = deadline
-        if match.peer and match.peer.flash and find_spec("flash_attn") is None:
+        if peer.flash and find_spec("flash_attn") is None:
             raise SideFailed("the package flash_attn is not installed")
         run.meet_peer(match, [sets[name] for name in names], made)
 
-    compiled = _COMPILE_SECONDS if match.peer.compiled else 0.0
+    compiled = _COMPILE_SECONDS if peer.compiled else 0.0
     return Part(tuple(sets), measure, _table, _START_SECONDS + compiled + _SET_SECONDS * len(sets))
 
 

@@ -27,8 +27,8 @@ from bertsmith.model.flop import FORMULA
 
 PEERS = ("transformers",)
 _TEXT_BYTES, _QUICK_TEXT_BYTES = 20_000_000, 1_000_000
-_BATCHES = {128: 2, 512: 1}
-"""Of real pairs on a CPU, by length; another length has one."""
+_BATCHES = {128: 2}
+"""Of real pairs, by length; another length has one."""
 
 
 def bench_pretrain_step(options: BenchOptions, folder: Path) -> Report:

@@ -9,16 +9,13 @@ from torch import Tensor
 from bertsmith.model.cpu import products
 from bertsmith.model.cpu.products import transposed_product
 from bertsmith.model.linear import Linear
+from made_models import distance
 
 BF16 = torch.bfloat16
 
 
 def draw(seed: int, *shape: int, dtype: torch.dtype = BF16) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def distance(ours: Tensor, exact: Tensor) -> float:
-    return float((ours.double() - exact).detach().norm() / exact.detach().norm())
 
 
 @pytest.fixture(params=["matrix units", "none"])
@@ -46,7 +43,7 @@ def test_a_linear_map_reads_any_layout() -> None:
     linear = Linear(24, 16).to(BF16).float()
     for name, x in different_layouts(draw(1, 40, 24)).items():
         exact = torch.nn.functional.linear(x.double(), linear.weight.double(), linear.bias.double())
-        assert distance(linear(x), exact) < 0.01, name
+        assert distance(linear(x).double(), exact) < 0.01, name
 
 
 @pytest.mark.usefixtures("marked_memory")
