@@ -26,6 +26,7 @@ _UNUSED = {
 }
 _LENGTHS = (128, 512)
 _SIZES_MB, _QUICK_SIZES_MB = (10.0, 40.0, 160.0), (0.5, 1.0, 2.0)
+SIZES_FIX = "give rising sizes in MB, such as 10 40 160"
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,11 @@ class BenchOptions(TypeChecked):
         return math.inf if self.minutes is None else time.monotonic() + 60 * self.minutes
 
     def sizes_bytes(self) -> tuple[int, ...]:
-        """The sizes of the texts, in bytes."""
-        return tuple(round(each * 1e6) for each in self.sizes or (_QUICK_SIZES_MB if self.quick else _SIZES_MB))
+        """The sizes of the texts, in bytes. Raises BertsmithError for one below a byte, and for infinity and NaN."""
+        sizes = self.sizes or (_QUICK_SIZES_MB if self.quick else _SIZES_MB)
+        if not all(1 <= each * 1e6 < math.inf for each in sizes):
+            raise BertsmithError(f"sizes are {list(sizes)}", "--sizes", SIZES_FIX)
+        return tuple(round(each * 1e6) for each in sizes)
 
     def sequence_lengths(self) -> tuple[int, ...]:
         """Those of batches and pretrain-step, each once."""

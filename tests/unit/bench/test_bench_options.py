@@ -66,6 +66,14 @@ def test_what_is_named_twice_is_measured_once() -> None:
     assert given.peers(("fastapi", "litserve", "infinity"), "serve") == ("litserve", "fastapi")
 
 
+@pytest.mark.parametrize("size", ["nan", "inf", "0", "-1"])
+@pytest.mark.parametrize("bench", ["prepare", "batches"])
+def test_a_size_that_no_text_has_is_refused(bench: str, size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its flag, and not by a file that the bench makes of it, or as a bug of ours."""
+    assert main(["bench", bench, "--sizes", "1", size, "--against"]) == 2
+    assert f"sizes are [1.0, {float(size)}]\n  where: --sizes" in capsys.readouterr().err
+
+
 def test_sources_are_named_by_their_place_in_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTSMITH_DATA", "/somewhere/data")
     named = ["/somewhere/data/wiki", "/somewhere/data", "/somewhere/data2/wiki", "mine"]

@@ -11,7 +11,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size
 from bertsmith.base.processes import default_workers
 from bertsmith.bench.measure import CaseSpec, Measured, measure, measure_peer
-from bertsmith.bench.options import BenchOptions
+from bertsmith.bench.options import SIZES_FIX, BenchOptions
 from bertsmith.bench.table import Report, Table
 from bertsmith.bench.text import Text, cut_texts, default_source, name_sources, vocabulary_for
 
@@ -72,8 +72,8 @@ def bench_prepare(options: BenchOptions, folder: Path) -> Report:
     side that did not read what it was given.
     """
     sizes = options.sizes_bytes()
-    if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
-        raise BertsmithError(f"sizes are {list(sizes)}", "bench prepare", "give rising sizes, such as 10 40 160")
+    if list(sizes) != sorted(set(sizes)):
+        raise BertsmithError(f"sizes are {list(options.sizes)}", "--sizes", SIZES_FIX)
     measured_sides = sides(options.workers or default_workers(), options.peers(PEERS, "prepare"))
     source = options.source or (default_source(),)
     slow_sizes = [max(1, each // _SLOW_SHARE) for each in sizes]
