@@ -94,10 +94,10 @@ def interrupted_after(stage: str, parts: int | None = None) -> Iterator[None]:
     """Stops the preparation inside it when so many parts of a stage are made, or all; it must come to that."""
     run = LocalEngine.run
 
-    def interrupted(self: LocalEngine, function: Any, tasks: Any, finished: Any = None) -> Any:
+    def interrupted(self: LocalEngine, function: Any, tasks: Any, *finished: Any) -> Any:
         if function.__name__ != stage:
-            return run(self, function, tasks, finished)
-        run(self, function, tasks[:parts], finished)
+            return run(self, function, tasks, *finished)
+        run(self, function, tasks[:parts], *finished)
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:

@@ -137,7 +137,7 @@ def test_the_sbatch_file_under_slurms_variables(
 def test_a_task_that_is_late_for_the_end_leaves_no_work_behind(tmp_path: Path) -> None:
     """Another one has published, and the work under this one's hands went away; it began to put a corpus together."""
     out = tmp_path / "corpus"
-    with open_engine(PrepareOptions(array_task="1/2", workers=1), out, "a plan"):
+    with open_engine(out, "a plan", engine="local", address=None, array_task="1/2", workers=1):
         (out / ".work" / "corpus").mkdir(parents=True)
         (out / ".work" / "corpus" / ".of").write_text("a plan")
         (out / "corpus.json").write_text("{}")

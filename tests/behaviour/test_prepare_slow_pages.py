@@ -15,14 +15,13 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
-from bertsmith.corpus.engines.local import LocalEngine
 from bertsmith.corpus.inspect import inspect
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.stages import clean as cleaned
 from bertsmith.corpus.wiki.dumps import SLOW
-from made_corpora import contents, start, wait_for
+from made_corpora import contents, interrupted_after, start, wait_for
 from made_dumps import BIG, BIG_TEXT, seconds_of_slow_page, slow_dump
 
 OPTIONS: dict[str, Any] = {"held_out": 0.1, "vocabulary_size": 512, "part_bytes": 60_000, "shard_tokens": 40_000}
@@ -131,25 +130,7 @@ def made_once(out: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in (out / ".work" / "cleaned").glob("*/part.done")}
 
 
-def stopped(source: Path, out: Path, asked: PrepareOptions, stage: str, when: str) -> None:
-    """A preparation that is interrupted before or behind a stage."""
-    run = LocalEngine.run
-
-    def interrupted(self: LocalEngine, function: Any, tasks: Any, finished: Any = None) -> Any:
-        results = run(self, function, tasks, finished) if function.__name__ != stage or when == "behind" else None
-        if function.__name__ == stage:
-            raise KeyboardInterrupt
-        return results
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalEngine, "run", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            prepare(source, out, options=asked)
-
-
-@pytest.mark.parametrize(
-    ("stage", "when"), [("clean_part", "behind"), ("clean_again", "before"), ("clean_again", "behind")]
-)
+@pytest.mark.parametrize(("stage", "parts"), [("clean_part", None), ("clean_again", 0), ("clean_again", None)])
 def test_stopped_between_the_tries(
     source: Path,
     tmp_path: Path,
@@ -157,7 +138,7 @@ def test_stopped_between_the_tries(
     undisturbed: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     stage: str,
-    when: str,
+    parts: int | None,
 ) -> None:
     out, tries = tmp_path / "corpus", list[float]()
     clean_into = cleaned.clean_into
@@ -166,11 +147,13 @@ def test_stopped_between_the_tries(
         tries.append(task.options.page_seconds)
         return clean_into(folder, task)
 
-    stopped(source, out, options(seconds / 3), stage, when)
+    with interrupted_after(stage, parts):
+        prepare(source, out, options=options(seconds / 3))
     assert len(set_aside(out)) == 1
     monkeypatch.setattr(cleaned, "clean_into", counted)
-    stopped(source, out, options(seconds / 3), "tokenise_part", "before")
-    left = [] if (stage, when) == ("clean_again", "behind") else [10 * seconds / 3]
+    with interrupted_after("tokenise_part", 0):
+        prepare(source, out, options=options(seconds / 3))
+    left = [] if (stage, parts) == ("clean_again", None) else [10 * seconds / 3]
     assert tries == pytest.approx(left), "what was tried is not tried again"
     prepare(source, out, options=options(seconds / 3))
     assert contents(out) == undisturbed
@@ -181,9 +164,11 @@ def test_what_was_given_up_is_read_by_a_run_with_a_higher_limit(
     source: Path, tmp_path: Path, seconds: float, undisturbed: dict[str, str], stage: str
 ) -> None:
     out = tmp_path / "corpus"
-    stopped(source, out, options(seconds / 100), stage, "behind")
+    with interrupted_after(stage):
+        prepare(source, out, options=options(seconds / 100))
     before = made_once(out)
-    stopped(source, out, options(60.0), "find_duplicates", "before")
+    with interrupted_after("find_duplicates", 0):
+        prepare(source, out, options=options(60.0))
     assert len(dict(made_once(out).items() - before.items())) == 1, "no part but that of the page is made again"
     prepare(source, out, options=options(60.0))
     assert contents(out) == undisturbed

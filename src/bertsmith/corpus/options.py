@@ -12,7 +12,6 @@ from bertsmith.base.errors import BertsmithError, TypeChecked
 from bertsmith.corpus.documents import PAGE_SECONDS, DocumentRule, ReadOptions
 from bertsmith.corpus.engines.array_jobs import Seat
 from bertsmith.corpus.engines.local import check_engine
-from bertsmith.corpus.engines.open import EngineOptions
 from bertsmith.corpus.filters.evaluation_texts import content_hash
 from bertsmith.corpus.filters.near_duplicates import library
 from bertsmith.corpus.filters.searches import FilterOptions
@@ -83,10 +82,6 @@ class PrepareOptions(TypeChecked):
     @property
     def reading(self) -> ReadOptions:
         return ReadOptions(self.documents, self.text_field, self.strict, self.page_seconds)
-
-    @property
-    def running(self) -> EngineOptions:
-        return EngineOptions(self.engine, self.address, self.array_task, self.workers)
 
     @property
     def filters(self) -> FilterOptions:

@@ -135,7 +135,9 @@ def _prepare(
             if corpus.doubt:
                 warn(f"this corpus is {corpus.doubt}")
             return corpus
-        with open_engine(options.running, out, fingerprint(made_of)) as engine:
+        with open_engine(
+            out, fingerprint(made_of), options.engine, options.address, options.array_task, options.workers
+        ) as engine:
             if not _awaits_publishing(out / WORK / "corpus", made_of, options):
                 if options.array_task is None:
                     _sweep(out / WORK)
@@ -214,7 +216,7 @@ def _awaits_publishing(made: Path, made_of: dict[str, Any], options: PrepareOpti
 def _held(options: PrepareOptions, out: Path) -> Iterator[None]:
     """Holds the corpus folder for this run. In a folder that is refused, not even a lock is left."""
     _check_free(out)
-    with held(options.running, out):
+    with held(options.array_task, out):
         _check_free(out)
         yield
 

@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import alone_in, locked
@@ -96,10 +98,9 @@ class ArrayEngine:
                 time.sleep(_LOOK_SECONDS)
 
     def run(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], finished: Finished | None = None
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], finished: Finished = lambda number, _: None
     ) -> list[Result]:
         """See Engine. Raises claims.SessionOver where another task published the corpus meanwhile."""
-        report = finished or (lambda number, result: None)
         self._stages += 1
         stage = f"{self._stages:02d}-{function.__name__}"
         results: dict[int, Result] = {}
@@ -109,11 +110,11 @@ class ArrayEngine:
         while waiting:
             for number in self._claims.finished(stage) - results.keys():
                 results[number] = self._claims.result(stage, number)
-                report(number, results[number])
+                finished(number, results[number])
             waiting = [number for number in waiting if number not in results]
             mine = self._claimed(stage, waiting)
             if mine:
-                self._make(function, tasks, stage, mine)
+                self._local.run(function, [tasks[number] for number in mine], partial(self._finish, stage, mine))
             elif waiting:
                 time.sleep(_LOOK_SECONDS)
         return [results[number] for number in range(len(tasks))]
@@ -121,22 +122,10 @@ class ArrayEngine:
     def _claimed(self, stage: str, waiting: Sequence[int]) -> list[int]:
         """Some parts that this process is to make now."""
         most = 1 if self._local.workers == 1 else _CLAIMED_A_WORKER * self._local.workers
-        mine: list[int] = []
-        for number in waiting:
-            if len(mine) == most:
-                break
-            if self._claims.take(stage, number):
-                mine.append(number)
-        return mine
+        return list(islice((number for number in waiting if self._claims.take(stage, number)), most))
 
-    def _make(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], stage: str, numbers: Sequence[int]
-    ) -> None:
-        self._local.run(
-            function,
-            [tasks[number] for number in numbers],
-            lambda position, result: self._claims.finish(stage, numbers[position], result),
-        )
+    def _finish(self, stage: str, claimed: Sequence[int], place: int, result: Any) -> None:
+        self._claims.finish(stage, claimed[place], result)
 
 
 @contextmanager

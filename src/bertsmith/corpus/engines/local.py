@@ -31,7 +31,7 @@ class Engine(Protocol):
     """Runs a function over tasks."""
 
     def run(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], finished: Finished | None = None
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], finished: Finished = lambda number, _: None
     ) -> list[Result]:
         """The results in the order of the tasks, which JSON can hold.
 
@@ -45,10 +45,6 @@ class Engine(Protocol):
         `make` does no harm when it is called again after it was cut short.
         """
         ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *error: object) -> None: ...
 
 
 def check_engine(name: str) -> None:
@@ -80,21 +76,20 @@ class LocalEngine:
             self._pool = None
 
     def run(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], finished: Finished | None = None
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], finished: Finished = lambda number, _: None
     ) -> list[Result]:
         """See Engine. Raises BertsmithError when workers cannot be started, or do a part alone and are killed twice."""
-        report = finished or (lambda number, result: None)
         results: dict[int, Result] = {}
         if self.workers == 1 or len(tasks) == 1:
             with one_thread():
                 for number, task in enumerate(tasks):
                     results[number] = function(task)
-                    report(number, results[number])
+                    finished(number, results[number])
             return list(results.values())
-        suspects = self._together(function, tasks, results, report)
+        suspects = self._together(function, tasks, results, finished)
         for number in suspects:
             results[number] = self._alone(function, tasks[number])
-            report(number, results[number])
+            finished(number, results[number])
         return [results[number] for number in range(len(tasks))]
 
     def once(self, name: str, make: Callable[[], object]) -> None:
@@ -102,7 +97,7 @@ class LocalEngine:
         make()
 
     def _together(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], results: dict[int, Result], report: Finished
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], results: dict[int, Result], finished: Finished
     ) -> list[int]:
         """Fills `results`; returns the tasks that were under way when a worker was killed, to be tried alone."""
         waiting, running, suspects = deque(range(len(tasks))), dict[Future[Result], int](), list[int]()
@@ -124,7 +119,7 @@ class LocalEngine:
                     suspects.append(number)
                     broken = True
                 else:
-                    report(number, results[number])
+                    finished(number, results[number])
             if broken:
                 suspects += running.values()
                 running.clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
@@ -17,34 +16,26 @@ from bertsmith.corpus.engines.nodes import versions
 from bertsmith.corpus.engines.parts import WORK, fingerprint
 
 
-@dataclass(frozen=True)
-class EngineOptions:
-    """See PrepareOptions, whose fields these are."""
-
-    engine: str
-    address: str | None
-    array_task: str | None
-    workers: int | None
-
-
 @contextmanager
-def open_engine(options: EngineOptions, out: Path, plan: str) -> Iterator[Engine]:
-    """The engine for a corpus folder, closed at the end. plan: a hash of what is made.
+def open_engine(
+    out: Path, plan: str, engine: str, address: str | None, array_task: str | None, workers: int | None
+) -> Iterator[Engine]:
+    """The engine for a corpus folder, closed at the end. plan: a hash of what is made. The others: see PrepareOptions.
 
     Raises BertsmithError where the engine is not installed, or its cluster not there.
     """
     work = (out / WORK).absolute()
-    if options.array_task is not None:
-        seat = Seat.parse(options.array_task)
-        with ArrayEngine(work, seat, fingerprint(plan, versions()), options.workers) as array, _unless_published(out):
+    if array_task is not None:
+        seat = Seat.parse(array_task)
+        with ArrayEngine(work, seat, fingerprint(plan, versions()), workers) as array, _unless_published(out):
             yield array
-    elif options.engine == "ray":
+    elif engine == "ray":
         from bertsmith.corpus.engines.ray_cluster import RayEngine  # here, so that Ray is needed by none but its users
 
-        with RayEngine(work, options.address, options.workers) as ray:
+        with RayEngine(work, address, workers) as ray:
             yield ray
     else:
-        with LocalEngine(options.workers) as local:
+        with LocalEngine(workers) as local:
             yield local
 
 
@@ -63,6 +54,6 @@ def _unless_published(out: Path) -> Iterator[None]:
         raise
 
 
-def held(options: EngineOptions, out: Path) -> AbstractContextManager[object]:
+def held(array_task: str | None, out: Path) -> AbstractContextManager[object]:
     """Holds the corpus folder for this run: for it alone, or for it and the other tasks of its array."""
-    return locked(out) if options.array_task is None else held_together(out)
+    return locked(out) if array_task is None else held_together(out)

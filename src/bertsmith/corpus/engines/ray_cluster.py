@@ -90,10 +90,9 @@ class RayEngine:
         make()
 
     def run(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], finished: Finished | None = None
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], finished: Finished = lambda number, _: None
     ) -> list[Result]:
         """See Engine. Raises BertsmithError when the workers of a part die four times, or a node does not fit in."""
-        report = finished or (lambda number, result: None)
         results: dict[int, Result] = {}
         waiting, running, died = deque(range(len(tasks))), dict[Any, int](), Counter[int]()
         while waiting or running:
@@ -114,11 +113,11 @@ class RayEngine:
                     self._note_death(error, tasks[number], died[number])
                     waiting.appendleft(number)
                 else:
-                    report(number, results[number])
+                    finished(number, results[number])
         return [results[number] for number in range(len(tasks))]
 
     def _note_death(self, error: Exception, task: Any, deaths: int) -> None:
-        reason = f"{type(error).__name__}"
+        reason = type(error).__name__
         if deaths == _ATTEMPTS:
             what = f"this part failed {deaths} times on the cluster, because its worker or node died ({reason})"
             raise BertsmithError(what, str(task), _FIX) from error
