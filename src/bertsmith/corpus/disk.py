@@ -17,7 +17,6 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
@@ -25,8 +24,9 @@ from bertsmith.base.locks import LOCK_FILE
 from bertsmith.base.log import say, size, warn
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.accounting import Account
-from bertsmith.corpus.documents import ReadOptions
+from bertsmith.corpus.documents import ReadOptions, batched
 from bertsmith.corpus.filters.contamination import ExcludeTask, IndexTask, make_index, search_part
+from bertsmith.corpus.filters.duplicates import kept_documents
 from bertsmith.corpus.filters.near_duplicates import signed_bytes
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.sources.find import SourceFile
@@ -98,7 +98,7 @@ def estimate(found: Sequence[SourceFile], options: PrepareOptions, tokenizer: To
         work.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".estimate.", suffix=".part", dir=work) as folder:
             samples = [
-                _sample(list(group), _Sampling(options, tokenizer, index), Path(folder, str(number)))
+                _sample(list(group), options, tokenizer, index, Path(folder, str(number)))
                 for number, (_, group) in enumerate(groupby(ordered, key=_sort))
             ]
     text, cleaned, documents, tokens, unpacked = (sum(column) for column in zip(*map(astuple, samples), strict=True))
@@ -136,28 +136,14 @@ def _sort(file: SourceFile) -> tuple[str, str, str]:
     return file.kind, file.codec, file.encoding
 
 
-@dataclass(frozen=True)
-class _Sampling:
-    """How samples are read. index: of evaluation text, or None."""
-
-    options: PrepareOptions
-    tokenizer: Tokenizer | None
-    index: IndexTask | None
-
-    def free_of_evaluation(self, part: Path) -> NDArray[np.bool_]:
-        """bool[N]: the documents of a cleaned part that are not dropped for evaluation text in them."""
-        free = np.ones(len(CleanedPart.open(part).lengths), np.bool_)
-        if self.index is not None and self.options.exclude_action == "drop":
-            names = tuple(path.name for path in self.index.files)
-            search = ExcludeTask(part.with_name("searched"), "", 0, part, (), self.index.folder, names)
-            search_part(search)
-            free[np.load(search.folder / "drops.npy", allow_pickle=False)[:, 1]] = False
-        return free
-
-
-def _sample(group: Sequence[SourceFile], sampling: _Sampling, folder: Path) -> _Sample:
-    """One kind of source, as its sample has it."""
-    options = sampling.options
+def _sample(
+    group: Sequence[SourceFile],
+    options: PrepareOptions,
+    tokenizer: Tokenizer | None,
+    index: IndexTask | None,
+    folder: Path,
+) -> _Sample:
+    """One kind of source, as its sample has it. index: of evaluation text, or None."""
     total, kind, codec = sum(file.size_bytes for file in group), group[0].kind, group[0].codec
     folder.mkdir()
     # A head ends anywhere, which is no damage; what is damaged stops the preparation itself, which reads all of it.
@@ -187,11 +173,20 @@ def _sample(group: Sequence[SourceFile], sampling: _Sampling, folder: Path) -> _
     times *= total / read
     arrays = [np.load(path, mmap_mode="r", allow_pickle=False).nbytes for path in part.glob("*.npy")]
     written = sum(arrays) + (part / "texts.bin").stat().st_size
-    free = sampling.free_of_evaluation(part)
-    tokens = float(cleaned.lengths[free, 1].sum()) * _tokens_a_byte(cleaned, sampling.tokenizer, options)
+    drops = [_searched(part, index)] if index is not None and options.exclude_action == "drop" else []
+    free = kept_documents(cleaned, drops, 0)
+    tokens = float(cleaned.lengths[free, 1].sum()) * _tokens_a_byte(cleaned, tokenizer, options)
     packed = sum(file.size_bytes for file in group if is_unpacked(file, options.reading, options.part_bytes))
     sampled = (float(cleaned.lengths[:, 1].sum()), written, float(free.sum()), tokens, read * packed / total)
     return _Sample(*(value * times for value in sampled))
+
+
+def _searched(part: Path, index: IndexTask) -> Path:
+    """The folder that says which documents of a cleaned part, the only one, hold evaluation text."""
+    names = tuple(path.name for path in index.files)
+    search = ExcludeTask(part.with_name("searched"), "", 0, part, (), index.folder, names)
+    search_part(search)
+    return search.folder
 
 
 def _places(group: Sequence[SourceFile], total: int) -> Iterator[tuple[SourceFile, int]]:
@@ -253,12 +248,9 @@ def _first_rows(group: Sequence[SourceFile], reading: ReadOptions, folder: Path)
 
 
 def _tokens_a_byte(cleaned: CleanedPart, tokenizer: Tokenizer | None, options: PrepareOptions) -> float:
-    texts, held = list[str](), 0
-    for _, document in cleaned.documents(range(len(cleaned.lengths))):
-        texts.append(document.text)
-        held += len(document.text.encode())
-        if held > _TOKENISED_BYTES:
-            break
+    all_texts = (document.text for _, document in cleaned.documents(range(len(cleaned.lengths))))
+    texts = next(batched(all_texts, lambda text: len(text.encode()), _TOKENISED_BYTES), [])
+    held = sum(len(text.encode()) for text in texts)
     if tokenizer is not None:
         ids, _ = bulk_encoder(tokenizer, choose_library(tokenizer)).encode(texts)
         return len(ids) / max(held, 1)

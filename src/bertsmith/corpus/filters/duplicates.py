@@ -48,11 +48,6 @@ def dropped_rows(folders: Sequence[Path], part: int) -> NDArray[np.int64]:
 def kept_documents(cleaned: CleanedPart, folders: Sequence[Path], part: int) -> NDArray[np.bool_]:
     """bool[N]: the documents of a cleaned part that none of these folders drops."""
     kept = np.ones(len(cleaned.lengths), np.bool_)
-    kept[dropped_documents(folders, part)] = False
+    for folder in folders:  # one by one, as they may have rows of different kinds
+        kept[dropped_rows([folder], part)[:, 1]] = False
     return kept
-
-
-def dropped_documents(folders: Sequence[Path], part: int) -> NDArray[np.int64]:
-    """int64[D]: the documents of a part that these folders drop, whatever kinds of rows they have."""
-    found = [dropped_rows([folder], part)[:, 1] for folder in folders]
-    return np.concatenate(found) if found else np.zeros(0, np.int64)

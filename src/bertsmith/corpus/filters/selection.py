@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bertsmith.base.tally import EXAMPLES, Tally, excerpt
 from bertsmith.corpus.engines.parts import Part, makes_part, part_folder
-from bertsmith.corpus.filters.duplicates import dropped_documents, dropped_rows
+from bertsmith.corpus.filters.duplicates import dropped_rows, kept_documents
 from bertsmith.corpus.stages.clean import CleanedPart
 
 COPY = "copy of an earlier document"
@@ -39,14 +39,10 @@ class ChooseTask(Part):
 def choose_documents(task: ChooseTask, folder: Path) -> dict[str, Any]:
     """Writes kept.npy; returns a tally of copies and near-duplicates with what they are copies of."""
     cleaned = CleanedPart.open(part_folder(task.parts, task.part))
-    kept = np.ones(len(cleaned.lengths), np.bool_)
     dropped = Tally()
     for reason, folders in ((COPY, task.copies), (NEAR_COPY, task.near)):
-        rows = dropped_rows(folders, task.part)
-        kept[rows[:, 1]] = False
-        _note(rows, cleaned, task, reason, dropped)
-    kept[dropped_documents(task.excluded, task.part)] = False
-    np.save(folder / "kept.npy", kept)
+        _note(dropped_rows(folders, task.part), cleaned, task, reason, dropped)
+    np.save(folder / "kept.npy", kept_documents(cleaned, (*task.copies, *task.excluded, *task.near), task.part))
     return {"dropped": dropped.to_json()}
 
 
