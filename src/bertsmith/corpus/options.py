@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +28,7 @@ _LEAST_PART = 100
 # Anything else is not a code of ISO 639, and the splitter of sentences would take it for English.
 _LANGUAGE = re.compile("[a-z]{2,3}")
 # What changes nothing where a tokenizer is given, and without the option that it belongs to.
-OF_TRAINING = ("vocabulary_size", "lowercase", "sample_bytes")
+_OF_TRAINING = ("vocabulary_size", "lowercase", "sample_bytes")
 _OF_OTHERS = {"near_threshold": "near_duplicates", "near_shingle": "near_duplicates", "exclude_action": "exclude"}
 
 
@@ -88,24 +89,22 @@ class PrepareOptions(TypeChecked):
         near = (self.near_duplicates, self.near_threshold, self.near_shingle)
         return FilterOptions(self.exclude, self.exclude_action, *near)
 
-    def deciding(self) -> dict[str, Any]:
-        """The options that decide what the corpus holds; of files of evaluation text, name and content.
-
-        Raises BertsmithError where one of these is missing.
+    def deciding(self, tokenizer_given: bool) -> dict[str, Any]:
+        """The options that decide what the corpus holds, None for those that are `idle`; of files of evaluation text,
+        name and content. Raises BertsmithError where one of these is missing.
         """
         values = {name: value for name, value in dataclasses.asdict(self).items() if name not in _OF_NO_EFFECT}
         values["exclude"] = [f"{Path(path).name} (sha256 {content_hash(Path(path))})" for path in self.exclude]
-        if not self.exclude:
-            values["exclude_action"] = None
-        if not self.near_duplicates:
-            values["near_threshold"] = values["near_shingle"] = None
-        return values
+        return values | dict.fromkeys(self.idle(tokenizer_given))
 
-    def without_effect(self, tokenizer_given: bool) -> list[str]:
-        """The options that were changed from their default and have no effect, with the reason."""
-        fixed = dict.fromkeys(OF_TRAINING, "a tokenizer is given, so no vocabulary is trained")
+    def idle(self, tokenizer_given: bool) -> dict[str, str]:
+        """The options that change nothing, whatever they are, beside the others; with the reason."""
+        fixed = dict.fromkeys(_OF_TRAINING, "a tokenizer is given, so no vocabulary is trained")
         reasons = fixed if tokenizer_given else {}
-        reasons |= {name: f"it needs {other}" for name, other in _OF_OTHERS.items() if not getattr(self, other)}
+        return reasons | {name: f"it needs {other}" for name, other in _OF_OTHERS.items() if not getattr(self, other)}
+
+    def without_effect(self, reasons: Mapping[str, str]) -> list[str]:
+        """Of options that change nothing, with the reasons, those that were changed from their default, in words."""
         default = PrepareOptions()
         return [
             f"{name} {getattr(self, name)} has no effect: {reason}"

@@ -23,7 +23,7 @@ from bertsmith.base.tally import Tally
 from bertsmith.corpus.disk import check_disk, estimate
 from bertsmith.corpus.engines.open import held, open_engine
 from bertsmith.corpus.engines.parts import WORK, by_other_versions, fingerprint
-from bertsmith.corpus.options import OF_TRAINING, PrepareOptions
+from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.pipeline import Pipeline, other_split
 from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.sources.find import SourceFile, as_sources, find_files
@@ -59,14 +59,14 @@ def prepare(
     out = files.as_path(out, "out")
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
-    for line in options.without_effect(tokenizer is not None):
+    for line in options.without_effect(options.idle(tokenizer is not None)):
         warn(line)
     if not has_rules(options.language):
         what = f"the splitter of sentences has no rules for language '{options.language}'"
         warn(f"{what}, so English ones are used: abbreviations may end sentences (check the code: en, de, pt)")
     named = as_sources(sources)
     found, passed, kept = _find(named, out, options)
-    for line in _without_source(found, options):
+    for line in options.without_effect(_without_source(found)):
         warn(line)
     try:
         return _prepare(named, found, passed, out, tokenizer=tokenizer, options=options)
@@ -75,19 +75,15 @@ def prepare(
             forget(kept)
 
 
-def _without_source(found: Sequence[SourceFile], options: PrepareOptions) -> list[str]:
-    """Options that were changed from their default and that none of the sources takes, with the reason."""
-    kinds, default = {file.kind for file in found}, PrepareOptions()
+def _without_source(found: Sequence[SourceFile]) -> dict[str, str]:
+    """The options that none of the sources takes, with the reason."""
+    kinds = {file.kind for file in found}
     takers = {
         "documents": (kinds & {"file", "blank-line", "line"}, "no source is plain text"),
         "text_field": ([kind for kind in kinds if KINDS[kind].has_field], "no source has fields"),
         "page_seconds": (kinds & {"mediawiki"}, "no source is a dump"),
     }
-    return [
-        f"{name} {getattr(options, name)} has no effect: {why}"
-        for name, (taking, why) in takers.items()
-        if getattr(options, name) != getattr(default, name) and not taking
-    ]
+    return {name: why for name, (taking, why) in takers.items() if not taking}
 
 
 def _find(
@@ -156,16 +152,12 @@ def _made_of(
     named: Sequence[str | Path], found: Sequence[SourceFile], tokenizer: Tokenizer | None, options: PrepareOptions
 ) -> dict[str, Any]:
     """All that decides what the corpus holds, for corpus.json and for the next time the command is run."""
-    deciding = options.deciding()
-    if tokenizer is not None:
-        for name in OF_TRAINING:
-            deciding[name] = None
     listed = [(file.name, file.kind, file.codec, file.stamp) for file in found]
     return {
         "sources": [str(source) for source in named],
         "files": {"count": len(found), "fingerprint": fingerprint(listed)},
         "tokenizer": "trained" if tokenizer is None else tokenizer.sha256,
-        "options": deciding,
+        "options": options.deciding(tokenizer is not None),
         "version": _VERSION,
     }
 
