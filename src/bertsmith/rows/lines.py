@@ -212,6 +212,17 @@ def next_start(file: IO[bytes], offset: int, is_start: IsStart | None) -> int:
     return position
 
 
+def spaced(starts: Iterable[int], least: int) -> list[int]:
+    """Those of the bytes at which something starts that lie at least `least` behind the one before, or the first byte
+    of the file: where it is cut."""
+    edges, last = list[int](), 0
+    for start in starts:
+        if start - last >= least:
+            last = start
+            edges.append(last)
+    return edges
+
+
 def _whole_characters(line: bytes) -> bytes:
     """A line that was cut off, without the character that the cut went through."""
     end = len(line)

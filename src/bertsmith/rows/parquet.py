@@ -13,7 +13,7 @@ from typing import Any
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import log_choice
-from bertsmith.rows.lines import Fault, Report, Slice, raise_fault
+from bertsmith.rows.lines import Fault, Report, Slice, raise_fault, spaced
 
 MAGIC = b"PAR1"
 DAMAGED_GROUPS = "row groups that are damaged, read up to the damage"
@@ -82,13 +82,8 @@ def _starts(metadata: Any) -> list[int]:
 
 def group_edges(part: Slice, part_bytes: int) -> list[int]:
     """Bytes at which row groups begin, each at least `part_bytes` after the one before."""
-    edges, last = list[int](), 0
     with open_parquet(part.path) as file:
-        for start in _starts(file.metadata):
-            if start - last >= part_bytes:
-                last = start
-                edges.append(last)
-    return edges
+        return spaced(_starts(file.metadata), part_bytes)
 
 
 def text_bytes(path: str, field: str) -> list[int]:

@@ -1,9 +1,9 @@
 """Rows of csv and tsv files, read by Python's csv module.
 
 A quoted cell may hold line breaks, so where a row starts is known only after reading all that stands before it: the
-edges of a large file's slices are found by one reading beforehand (`row_edges`). Where nothing is quoted, a line is a
-row, and the file is cut like any other file of lines. Before the rows may stand Excel's line that names the separator,
-such as "sep=;", which is not a row.
+edges of a large file's slices are found by one reading beforehand. Where nothing is quoted, a line is a row, and the
+file is cut like any other file of lines. Before the rows may stand Excel's line that names the separator, such as
+"sep=;", which is not a row.
 """
 
 from __future__ import annotations
@@ -152,16 +152,6 @@ def table_rows(
             yield Row(feed.begin, line, bytes(feed.row), size_bytes, [])
         elif fault or row:
             yield Row(feed.begin, line, bytes(feed.row), size_bytes, None if fault else row, fault, "", feed.is_utf8)
-
-
-def row_edges(rows: Iterable[Row[list[str]]], part_bytes: int) -> list[int]:
-    """Bytes at which rows of a table start, each at least `part_bytes` after the one before."""
-    edges, last = list[int](), 0
-    for row in rows:
-        if not row.fault and row.begin - last >= part_bytes:
-            last = row.begin
-            edges.append(last)
-    return edges
 
 
 def cells_of(head: bytes, whole: bool, choices: Sequence[str]) -> tuple[str, list[list[str]]]:

@@ -16,7 +16,7 @@ from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import Document, ReadOptions
 from bertsmith.corpus.reading import Reading
 from bertsmith.corpus.sources.gutenberg import without_gutenberg
-from bertsmith.corpus.sources.row_documents import objects, read_jsonl, read_parquet, read_table, table_edges, text_in
+from bertsmith.corpus.sources.row_documents import objects_with_text, read_jsonl, read_parquet, read_table, table_edges
 from bertsmith.corpus.sources.wikiextractor import without_remains
 from bertsmith.rows.encodings import UTF8_MARK
 from bertsmith.rows.lines import LONGEST_LINE, IsStart, Slice, any_line
@@ -141,11 +141,9 @@ def _wiki_document(name: str, text: str, title: str, account: Account) -> Docume
 
 
 def _read_wiki_json(reading: Reading) -> Iterator[Document]:
-    for begin, row in objects(reading):
-        text = text_in(row, "text", begin, reading)
-        if text is not None:
-            name = f"{reading.part.name}@{row.get('id', begin)}"
-            yield _wiki_document(name, text, str(row.get("title") or ""), reading.account)
+    for begin, row, text in objects_with_text(reading, "text"):
+        name = f"{reading.part.name}@{row.get('id', begin)}"
+        yield _wiki_document(name, text, str(row.get("title") or ""), reading.account)
 
 
 def _read_wiki_blocks(reading: Reading) -> Iterator[Document]:

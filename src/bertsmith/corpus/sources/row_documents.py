@@ -14,40 +14,32 @@ from bertsmith.corpus.documents import Document, ReadOptions, batched
 from bertsmith.corpus.reading import SURROGATES, Reading, no_such_field
 from bertsmith.rows import parquet
 from bertsmith.rows.json_lines import json_rows
-from bertsmith.rows.lines import CUT_OFF, LONGEST_LINE, Slice, any_line
+from bertsmith.rows.lines import CUT_OFF, LONGEST_LINE, Slice, any_line, spaced
 from bertsmith.rows.row import Row
-from bertsmith.rows.tables import row_edges, table_rows
+from bertsmith.rows.tables import table_rows
 
 # The field that names rows, where there is one.
 _NAMES = "id"
 LONGEST_CELL = LONGEST_LINE
 
 
-def objects(reading: Reading) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(first byte, object) of JSON lines. A row that is no object is dropped as a document of its own bytes."""
+def objects_with_text(reading: Reading, field: str) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """(first byte, object, its text) of JSON lines. A row that is no object is dropped as a document of its own bytes,
+    an object without text in the field as one of none."""
     for row in json_rows(reading.lines(any_line)):
-        text = "" if row.is_utf8 else reading.decode(row.raw, row.begin)
+        replaced = "" if row.is_utf8 else reading.decode(row.raw, row.begin)
         if row.cells is None:
-            reading.drop(row.fault, len(text.encode()) or row.size_bytes, reading.where(row.begin))
+            reading.drop(row.fault, len(replaced.encode()) or row.size_bytes, reading.where(row.begin))
+        elif isinstance(text := row.cells.get(field), str):
+            yield row.begin, row.cells, reading.whole_text(text)
         else:
-            yield row.begin, row.cells
-
-
-def text_in(row: dict[str, Any], field: str, begin: int, reading: Reading) -> str | None:
-    """The text of an object, or None where it has none, which is counted."""
-    text = row.get(field)
-    if isinstance(text, str):
-        return reading.whole_text(text)
-    reading.drop(f"rows without text in the field '{field}'", 0, reading.where(begin))
-    return None
+            reading.drop(f"rows without text in the field '{field}'", 0, reading.where(row.begin))
 
 
 def read_jsonl(reading: Reading) -> Iterator[Document]:
     """The documents of JSON lines."""
-    for begin, row in objects(reading):
-        text = text_in(row, reading.options.text_field, begin, reading)
-        if text is not None:
-            yield Document(f"{reading.part.name}@{row.get(_NAMES, begin)}", text)
+    for begin, row, text in objects_with_text(reading, reading.options.text_field):
+        yield Document(f"{reading.part.name}@{row.get(_NAMES, begin)}", text)
 
 
 def _table(reading: Reading) -> Iterator[Row[list[str]]]:
@@ -92,7 +84,8 @@ def header_of(part: Slice) -> list[str]:
 
 def table_edges(part: Slice, part_bytes: int) -> list[int]:
     """Bytes at which a table is cut: where rows start."""
-    return row_edges(_table(Reading(part, ReadOptions(), Account())), part_bytes)
+    rows = _table(Reading(part, ReadOptions(), Account()))
+    return spaced((row.begin for row in rows if not row.fault), part_bytes)
 
 
 def check_parquet(path: str, field: str) -> None:
