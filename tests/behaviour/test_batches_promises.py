@@ -16,7 +16,7 @@ from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.batches.steps import Step
+from bertsmith.batches.steps import Step, StepBuilder
 from made_shards import FIRST_WORD, SPECIAL, MemorySource, make_shard, make_source
 
 BATCH, STEPS = 48, 22
@@ -31,15 +31,8 @@ def run(
     workers: int = 0,
 ) -> list[Step]:
     order = Order(Epochs(source, seed=9, phase=1, sequence_length=64))
-    with Loader(
-        order,
-        global_batch=BATCH,
-        masking=MaskingSettings(),
-        micro_batch_tokens=budget,
-        start_step=start,
-        stop_step=stop,
-        workers=workers,
-    ) as loader:
+    builder = StepBuilder(order, BATCH, MaskingSettings(), budget)
+    with Loader(builder, start_step=start, stop_step=stop, workers=workers) as loader:
         return list(loader)
 
 
@@ -150,11 +143,11 @@ from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
+from bertsmith.batches.steps import StepBuilder
 import multiprocessing
 
 order = Order(Epochs(make_source(), seed=1, phase=1, sequence_length=64))
-loader = Loader(order, global_batch=8, masking=MaskingSettings(), micro_batch_tokens=400,
-                start_step=0, stop_step=10_000, workers=2)
+loader = Loader(StepBuilder(order, 8, MaskingSettings(), 400), start_step=0, stop_step=10_000, workers=2)
 next(iter(loader))
 print(*(child.pid for child in multiprocessing.active_children()), flush=True)
 os.kill(os.getpid(), 9)

@@ -84,8 +84,7 @@ class BuilderProcesses:
 
     def _send(self, pipe: Connection, number: int) -> None:
         """Has the process build a step whose index is then in the cache folder, so that no process builds that."""
-        size = self._builder.global_batch
-        self._builder.order.reach(number * size, size)
+        self._builder.reach(number)
         try:
             pipe.send(number)
         except OSError as error:

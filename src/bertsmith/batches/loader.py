@@ -13,9 +13,7 @@ from typing import Self
 
 from bertsmith.base.log import say
 from bertsmith.batches.builders import BuilderProcesses, Builders, BuilderThread
-from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
-from bertsmith.batches.shapes import FixedShapes
 from bertsmith.batches.steps import Step, StepBuilder
 
 _AHEAD = 2
@@ -47,29 +45,21 @@ class Loader:
     """Iterates once over steps `start_step` to `stop_step` (from 0, the last one excluded), built ahead of time.
 
     workers: 0 builds in a thread of this process, N in N separate processes; the steps are the same. At most two steps
-    per builder are ready or being built. waited_seconds: the total time that the caller has waited for steps. shapes:
-    as in `StepBuilder`. wait_for: waits for the index of an epoch; all ranks call it before the same steps.
+    per thread or process are ready or being built. waited_seconds: the total time that the caller has waited for steps.
+    wait_for: waits for the index of an epoch; all ranks call it before the same steps.
     Use it in a `with` block, or call `close`, to end the builders. An error during the building of a step is raised in
     place of that step. The first rank logs the account of each epoch that starts.
     """
 
-    order: Order
+    builder: StepBuilder
     _: KW_ONLY
-    global_batch: int
-    masking: MaskingSettings
-    micro_batch_tokens: int
     start_step: int
     stop_step: int
-    rank: int = 0
-    ranks: int = 1
     workers: int = 0
-    shapes: FixedShapes | None = None
     wait_for: WaitFor | None = None
 
     def __post_init__(self) -> None:
-        self._builder = StepBuilder(
-            self.order, self.global_batch, self.masking, self.micro_batch_tokens, self.rank, self.ranks, self.shapes
-        )
+        self.order = self.builder.order
         self.waited_seconds = 0.0
         self._steps = self._run()
 
@@ -92,7 +82,7 @@ class Loader:
         waiting: deque[Callable[[], Step]] = deque()
         start, finished = time.perf_counter(), False
         builders: Builders = (
-            BuilderProcesses(self._builder, self.workers) if self.workers else BuilderThread(self._builder)
+            BuilderProcesses(self.builder, self.workers) if self.workers else BuilderThread(self.builder)
         )
         try:
             if self.start_step < self.stop_step:
@@ -116,12 +106,11 @@ class Loader:
     def _reach(self, number: int) -> None:
         """Waits for the indices that a step needs."""
         if self.wait_for is not None:
-            size = self.global_batch
-            await_index(self.order, partial(self.order.reach, number * size, size), self.wait_for)
+            await_index(self.order, partial(self.builder.reach, number), self.wait_for)
 
     def _log_epochs(self, step: Step) -> None:
         """Of ten epochs and more every tenth, of a hundred every hundredth: a small corpus may have several a step."""
-        for epoch, account in step.started_epochs if self.rank == 0 else ():
+        for epoch, account in step.started_epochs if self.builder.rank == 0 else ():
             every = 10 ** (len(str(epoch)) - 1)
             if epoch % every == 0:
                 fewer = f"; from here on every {every}th epoch is logged" if epoch == every > 1 else ""

@@ -10,7 +10,6 @@ from typing import Any
 from bertsmith.batches.ahead import Ahead
 from bertsmith.batches.epoch_index import EpochIndex, References
 from bertsmith.batches.epochs import Epochs
-from bertsmith.batches.pairs import Account
 from bertsmith.batches.shares import Share
 
 
@@ -60,10 +59,6 @@ class Order:
                     self._indices.popitem(last=False)
             self._indices.move_to_end(number)
             return self._indices[number]
-
-    def account(self, epoch: int) -> Account:
-        """What an epoch visits of the corpus: visited = corpus - truncated + repeated."""
-        return self.epoch(epoch).account
 
     def epoch_start(self, epoch: int) -> int:
         """The position of the first instance of an epoch. Needs the indices of all earlier epochs."""

@@ -89,6 +89,10 @@ class StepBuilder:
         if self.masking.whole_words:
             _ = self.order.epochs.source.is_continuation  # read here, once for all that build steps
 
+    def reach(self, number: int) -> None:
+        """Has the indices that step `number` needs made, where they are not there."""
+        self.order.reach(number * self.global_batch, self.global_batch)
+
     def build(self, number: int) -> Step:
         """Step `number`, counted from 0: instances number * B to (number + 1) * B of the run."""
         first = number * self.global_batch
@@ -117,7 +121,8 @@ class StepBuilder:
 
     def _started_epochs(self, references: References, first: int) -> tuple[tuple[int, Account], ...]:
         epochs = range(references.epochs[0], references.epochs[-1] + 1)
-        return tuple((epoch, self.order.account(epoch)) for epoch in epochs if self.order.epoch_start(epoch) >= first)
+        started = (epoch for epoch in epochs if self.order.epoch_start(epoch) >= first)
+        return tuple((epoch, self.order.epoch(epoch).account) for epoch in started)
 
 
 def check_global_batch(global_batch: int, ranks: int, where: str = "global_batch") -> None:

@@ -22,7 +22,7 @@ from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.shares import Share
-from bertsmith.batches.steps import Step
+from bertsmith.batches.steps import Step, StepBuilder
 from bertsmith.corpus.shards import Shard
 from made_shards import MemorySource, make_source
 
@@ -62,15 +62,7 @@ def order(folder: Path | None, source: MemorySource | None = None, share: Share 
 
 
 def loader_of(ours: Order, workers: int = 0) -> Loader:
-    return Loader(
-        ours,
-        global_batch=BATCH,
-        masking=MaskingSettings(),
-        micro_batch_tokens=700,
-        start_step=0,
-        stop_step=STEPS,
-        workers=workers,
-    )
+    return Loader(StepBuilder(ours, BATCH, MaskingSettings(), 700), start_step=0, stop_step=STEPS, workers=workers)
 
 
 def run(ours: Order, workers: int = 0, during: Callable[[Step], None] = lambda step: None) -> list[list[list[int]]]:
@@ -132,15 +124,8 @@ def test_processes_that_build_batches_draw_no_pairs(tmp_path: Path) -> None:
     ours = order(tmp_path, source)
     size = order(None).epoch(0).size
     ours.build_ahead(Share(tmp_path), end=size)
-    with Loader(
-        ours,
-        global_batch=BATCH,
-        masking=MaskingSettings(),
-        micro_batch_tokens=700,
-        start_step=0,
-        stop_step=size // BATCH,
-        workers=2,
-    ) as loader:
+    builder = StepBuilder(ours, BATCH, MaskingSettings(), 700)
+    with Loader(builder, start_step=0, stop_step=size // BATCH, workers=2) as loader:
         assert len(list(loader)) == size // BATCH
 
 

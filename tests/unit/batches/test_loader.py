@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +20,7 @@ from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.shares import Share
+from bertsmith.batches.steps import StepBuilder
 from bertsmith.corpus.shards import Shard
 from made_shards import MemorySource, make_source
 
@@ -46,15 +47,8 @@ def loader(
     masking: MaskingSettings | None = None,
 ) -> Loader:
     order = Order(Epochs(source or make_source(), seed=1, phase=1, sequence_length=64))
-    return Loader(
-        order,
-        global_batch=20,
-        masking=masking or MaskingSettings(),
-        micro_batch_tokens=400,
-        start_step=steps[0],
-        stop_step=steps[1],
-        workers=workers,
-    )
+    builder = StepBuilder(order, 20, masking or MaskingSettings(), 400)
+    return Loader(builder, start_step=steps[0], stop_step=steps[1], workers=workers)
 
 
 def batch_threads() -> list[threading.Thread]:
@@ -85,7 +79,7 @@ def test_no_step_is_no_work() -> None:
 def test_a_loader_that_gave_no_step_leaves_the_order_to_others(tmp_path: Path) -> None:
     order = Order(Epochs(make_source(), seed=1, phase=1, sequence_length=64, cache_folder=tmp_path))
     order.build_ahead(Share(tmp_path), end=120)
-    with replace(loader(), order=order):
+    with Loader(StepBuilder(order, 20, MaskingSettings(), 400), start_step=0, stop_step=6):
         pass
     assert order.epochs.files is not None
     with alone_in(order.epochs.files.lock_folder) as alone:
@@ -195,7 +189,7 @@ def test_a_beginning_epoch_is_told_with_its_account(caplog: pytest.LogCaptureFix
     caplog.set_level("INFO", logger="bertsmith")
     with loader(steps=(0, 2)) as steps:
         list(steps)
-        account = steps.order.account(0)
+        account = steps.order.epoch(0).account
     assert f"epoch 0 (phase 1): {account}" in caplog.text
     assert f"{account.truncated:,} truncated" in caplog.text
 
@@ -203,7 +197,7 @@ def test_a_beginning_epoch_is_told_with_its_account(caplog: pytest.LogCaptureFix
 def test_of_many_epochs_some_are_told(caplog: pytest.LogCaptureFixture) -> None:
     """A corpus of a few documents has several in a step, whose lines would hide those of the loss."""
     caplog.set_level("INFO", logger="bertsmith")
-    per_epoch = Order(Epochs(make_source(), seed=1, phase=1, sequence_length=64)).account(0).instances
+    per_epoch = Order(Epochs(make_source(), seed=1, phase=1, sequence_length=64)).epoch(0).account.instances
     with loader(steps=(0, 35 * per_epoch // 20)) as steps:
         list(steps)
     told = [message for message in caplog.messages if message.startswith("epoch ")]

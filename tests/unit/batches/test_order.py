@@ -89,7 +89,7 @@ def test_another_seed_or_phase_is_another_order(changed: dict[str, object]) -> N
 def test_the_account_of_an_epoch_is_the_sum_of_its_shards() -> None:
     source = make_source()
     ours = make_order(source)
-    account = ours.account(0)
+    account = ours.epoch(0).account
     assert account.corpus == sum(info.tokens for info in source.shards("train"))
     assert account.instances == ours.epoch(0).size
     assert account.visited == account.corpus - account.truncated + account.repeated
@@ -122,7 +122,7 @@ def test_a_cached_index_needs_no_shard_and_gives_the_same_order(tmp_path: Path) 
     source = make_source()
     again = make_order(source, cache_folder=tmp_path)
     assert names(again.instances(0, len(whole))) == whole
-    assert again.account(1) == built.account(1)
+    assert again.epoch(1).account == built.epoch(1).account
     assert source.opened == []
 
 

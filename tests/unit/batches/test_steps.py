@@ -96,7 +96,7 @@ def test_a_step_says_which_epochs_begin_in_it() -> None:
     }
     assert list(begun) == [0, -(-size // 150) - (size % 150 != 0)]
     assert [epoch for each in begun.values() for epoch, _ in each] == [0, 1]
-    assert begun[0][0][1] == steps.order.account(0)
+    assert begun[0][0][1] == steps.order.epoch(0).account
 
 
 def test_a_global_batch_may_be_larger_than_several_epochs() -> None:

@@ -50,24 +50,18 @@ def _index(spec: CaseSpec) -> Work:
 
 
 def _loaders(spec: CaseSpec) -> Callable[..., Any]:
-    """Loads an epoch whose index is there, given the most steps and the loader's options; imports as `_orders` does."""
+    """Loads an epoch whose index is there, given the most steps, workers, and which rank; imports as `_orders` does."""
     from bertsmith.batches.loader import Loader
     from bertsmith.batches.masking import MaskingSettings
+    from bertsmith.batches.steps import StepBuilder
 
     open_order = _orders(spec)
 
-    def loader(most_steps: int | None = None, **options: Any) -> Any:
+    def loader(most_steps: int | None = None, workers: int = 0, rank: int = 0, ranks: int = 1) -> Any:
         order = open_order(Path(spec.options["index"]))
         steps = max(1, order.epoch(0).size // GLOBAL_BATCH)
-        return Loader(
-            order,
-            global_batch=GLOBAL_BATCH,
-            masking=MaskingSettings(),
-            micro_batch_tokens=MICRO_BATCH_TOKENS,
-            start_step=0,
-            stop_step=min(steps, most_steps or steps),
-            **options,
-        )
+        builder = StepBuilder(order, GLOBAL_BATCH, MaskingSettings(), MICRO_BATCH_TOKENS, rank, ranks)
+        return Loader(builder, start_step=0, stop_step=min(steps, most_steps or steps), workers=workers)
 
     return loader
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.shapes import FixedShapes
+from bertsmith.batches.steps import StepBuilder
 from bertsmith.bench.step.ours import OurSteps
 from bertsmith.corpus.shards import Shard, ShardInfo
 from bertsmith.tokens.special_ids import SpecialIds, token_dtype
@@ -90,9 +90,9 @@ def data_wait_share(ours: OurSteps, like: int, vocabulary: int, steps: int) -> f
         if fitting < sequences / 2:
             return None
         sequences = min(sequences, fitting)
-    how: dict[str, Any] = {"masking": MaskingSettings(), "micro_batch_tokens": slots, "shapes": shapes}
+    builder = StepBuilder(order, sequences, MaskingSettings(), micro_batch_tokens=slots, shapes=shapes)
     late: LateReading | None = None
-    with Loader(order, global_batch=sequences, start_step=0, stop_step=_NOT_COUNTED + steps, **how) as loader:
+    with Loader(builder, start_step=0, stop_step=_NOT_COUNTED + steps) as loader:
         for step in loader:
             if step.number == _NOT_COUNTED:
                 began, waited = time.perf_counter(), loader.waited_seconds

@@ -15,7 +15,7 @@ from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
 from bertsmith.batches.shapes import FixedShapes, check_budget
 from bertsmith.batches.shares import Share, agree
-from bertsmith.batches.steps import check_global_batch, held_out_batches
+from bertsmith.batches.steps import StepBuilder, check_global_batch, held_out_batches
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.initial import CUT_NORMAL_DEVIATION
 from bertsmith.optim import schedules
@@ -181,16 +181,12 @@ def phase_stage(
         steps=steps_at_most,
         learning_rate=schedule_of(phase) if pace is None else partial(_timed_rate, phase, pace),
         loader=lambda done: Loader(
-            order,
-            global_batch=phase.global_batch,
-            masking=masking,
-            micro_batch_tokens=budget_of(recipe),
-            rank=ranks.rank(),
-            ranks=ranks.world_size(),
+            StepBuilder(
+                order, phase.global_batch, masking, budget_of(recipe), ranks.rank(), ranks.world_size(), shapes
+            ),
             start_step=done,
             stop_step=steps_at_most,
             workers=recipe.loader_workers,
-            shapes=shapes,
             wait_for=wait_for,
         ),
         held_out=held_out.texts(phase.sequence_length),
