@@ -64,12 +64,9 @@ class _Braces:
     inner: list[str] = field(default_factory=list)
 
 
-def without_outer(source: str, removed: Removed) -> str:
-    """The wikitext without comments, references and other embedded objects, and templates; marks stand for them."""
-    return _Outer(source, removed).text()
+class Outer:
+    """Takes the comments, references and other embedded objects, and templates out of a page."""
 
-
-class _Outer:
     def __init__(self, source: str, removed: Removed) -> None:
         self._source, self._removed = source, removed
         self._out: list[str] = []
@@ -77,6 +74,7 @@ class _Outer:
         self._endless: set[str] = set()
 
     def text(self) -> str:
+        """The wikitext without them; marks stand in their places."""
         source, position = self._source, 0
         while found := _TOKEN.search(source, position):
             self._put(source[position : found.start()])

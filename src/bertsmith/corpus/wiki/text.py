@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bertsmith.corpus.wiki.holes import tidied
 from bertsmith.corpus.wiki.inline import Inline, Spaces
-from bertsmith.corpus.wiki.outer import MARK, Removed, without_outer
+from bertsmith.corpus.wiki.outer import MARK, Outer, Removed
 from bertsmith.corpus.wiki.page_time import Check
 
 __all__ = ["Removed", "Spaces", "plain_text"]
@@ -57,7 +57,7 @@ def plain_text(source: str, title: str, spaces: Spaces, removed: Removed, check:
     headings that no text follows.
     """
     lines = _Lines(Inline(spaces, removed, check), removed)
-    outer = without_outer(source, removed)
+    outer = Outer(source, removed).text()
     if spaces.variants:
         outer = _VARIANTS.sub(_one_variant, outer)
     for line in _joined(_without_quotes(_without_tables(outer.split("\n"), removed), removed)):
@@ -230,10 +230,9 @@ class _Lines:
 
 def _heading(line: str) -> _Heading | None:
     """`== Title ==` of any level, or None."""
-    level = min(len(line) - len(line.lstrip("=")), len(line) - len(line.rstrip(f"={MARK} ").rstrip("=")), 6)
     inner = line.rstrip(f"{MARK} ")
     if not inner.endswith("=") or len(inner) < 3:
         return None
-    ends = len(inner) - len(inner.rstrip("="))
-    level = min(level, ends, (len(inner) - 1) // 2)
+    before, behind = len(inner) - len(inner.lstrip("=")), len(inner) - len(inner.rstrip("="))
+    level = min(before, behind, (len(inner) - 1) // 2, 6)
     return _Heading(level, inner[level : len(inner) - level].strip())

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertsmith.corpus.wiki.holes import tidied
-from bertsmith.corpus.wiki.outer import MARK, without_outer
+from bertsmith.corpus.wiki.outer import MARK, Outer
 from bertsmith.corpus.wiki.text import Removed, Spaces, plain_text
 
 
@@ -159,8 +159,8 @@ def test_holes_are_closed_and_nothing_else(line: str, text: str) -> None:
 
 def test_braces_pair_as_in_mediawiki() -> None:
     removed = Removed()
-    assert without_outer("a{{b{{{c}}}d}}e{{{{f}}}}g", removed) == f"a{MARK}e{{{MARK}}}g"
-    assert without_outer("{{a}b}} {c} }} {{", Removed()) == f"{MARK} {{c}} }}}} {{{{"
+    assert Outer("a{{b{{{c}}}d}}e{{{{f}}}}g", removed).text() == f"a{MARK}e{{{MARK}}}g"
+    assert Outer("{{a}b}} {c} }} {{", Removed()).text() == f"{MARK} {{c}} }}}} {{{{"
 
 
 MARKUP = ["{{", "}}", "{{{", "[[", "]]", "[http://a ", "]", "|", "{|\n", "\n|}", "<b>", "</b>", "<ref>", "</ref>", "''"]
