@@ -66,12 +66,6 @@ class EpochIndex:
     table: NDArray[np.int64]
     lengths: NDArray[np.uint16]
 
-    @classmethod
-    def of(cls, stream: Stream, accounts: Sequence[Account], lengths: NDArray[np.uint16]) -> EpochIndex:
-        """The index of an epoch whose shards have these accounts."""
-        rows = [[getattr(account, name) for name in ACCOUNT_FIELDS] for account in accounts]
-        return cls(stream, np.array(rows, dtype=np.int64), lengths)
-
     @property
     def size(self) -> int:
         """Instances of the epoch."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -127,10 +127,10 @@ class Epochs:
         for shard, info in enumerate(self.shards):
             self.go_on()
             instances = self.drawn(number, shard).instances
-            accounts.append(instances.account)
+            accounts.append(astuple(instances.account))
             lengths.append(instances.lengths.astype(np.uint16))
             advance(info.tokens)
-        return EpochIndex.of(self.stream(number), accounts, np.concatenate(lengths))
+        return EpochIndex(self.stream(number), np.array(accounts, dtype=np.int64), np.concatenate(lengths))
 
     def drawn(self, epoch: int, shard: int) -> DrawnShard:
         """As `draw`, or from memory."""

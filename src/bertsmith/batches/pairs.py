@@ -17,7 +17,7 @@ sentence longer than an instance is in the next one. None holds text of two docu
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -67,9 +67,6 @@ class Account:
     repeated: int = 0
     random: int = 0
     same_document: int = 0
-
-    def __add__(self, other: Account) -> Account:
-        return Account(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(Account)))
 
     def __str__(self) -> str:
         line = (
