@@ -114,8 +114,8 @@ class PrepareOptions(TypeChecked):
 
     def check(self) -> None:
         """Raises BertsmithError where a value makes no sense."""
-        least = {"min_characters": 1, "sample_bytes": 1, "shard_tokens": 1, "part_bytes": _LEAST_PART, "workers": 1}
-        for name, smallest in least.items():
+        counts = ("min_characters", "near_shingle", "sample_bytes", "shard_tokens", "workers")
+        for name, smallest in {**dict.fromkeys(counts, 1), "part_bytes": _LEAST_PART}.items():
             value = getattr(self, name)
             if value is not None and value < smallest:
                 raise BertsmithError(f"{name} is {value}", "options of prepare", f"use a whole number from {smallest}")
@@ -135,8 +135,6 @@ class PrepareOptions(TypeChecked):
         if not 0.3 <= self.near_threshold <= 1:
             fix = "use a share from 0.3 to 1: with less, everything is compared with everything"
             raise BertsmithError(f"near_threshold is {self.near_threshold}", "options of prepare", fix)
-        if self.near_shingle < 1:
-            raise BertsmithError(f"near_shingle is {self.near_shingle}", "options of prepare", "use a number from 1")
         if self.near_duplicates:
             library()
 

@@ -75,7 +75,9 @@ class Searches:
         self._parts, self._part_bytes = tuple(parts), part_bytes
         options = self._options
         found = Selection((), Tally(), Tally(), {}, whole)
-        copies = self._copies(documents, found)
+        ranges = self._ranges("duplicates", "copies", whole, documents, self._parts)
+        self._engine.run(find_duplicates, ranges)
+        copies = tuple(task.folder for task in ranges)
         excluded = self._excluded(copies, found) if options.exclude else []
         dropped = excluded if options.exclude_action == "drop" else []
         near = self._near(copies, dropped, documents, found) if options.near_duplicates else ()
@@ -95,11 +97,6 @@ class Searches:
             found.dropped.add(Tally.from_json(result["dropped"]))
         found.kept = tuple(task.folder for task in tasks)
         return found
-
-    def _copies(self, documents: int, found: Selection) -> tuple[Path, ...]:
-        tasks = self._ranges("duplicates", "copies", found.fingerprint, documents, self._parts)
-        self._engine.run(find_duplicates, tasks)
-        return tuple(task.folder for task in tasks)
 
     def _ranges(self, name: str, what: str, whole: str, rows: int, parts: tuple[Path, ...]) -> list[RangeTask]:
         """A task for each range of `rows` rows that the parts have sorted. whole: fingerprint of them all."""

@@ -84,7 +84,7 @@ def plan_parts(files: Sequence[SourceFile], part_bytes: int) -> list[list[Slice]
 
 
 def clean_part(task: CleanTask) -> dict[str, Any]:
-    """Makes the part; returns how many documents and bytes of text are left of how many bytes of the sources.
+    """Makes the part; returns how many documents and bytes of text are left.
 
     Its account stays there: see `totals`. Where pages took too long, only {"slow": pages} is kept, and returned:
     `clean_again` makes the part then.
@@ -135,11 +135,7 @@ def clean_into(folder: Path, task: CleanTask) -> tuple[Account, dict[str, Any]]:
     _save_hashes(folder, hashes)
     np.save(folder / "lengths.npy", table)
     keep_account(folder, account.to_json())
-    return account, {
-        "documents": len(table),
-        "bytes": int(table[:, 1].sum()),
-        "stream_bytes": account.stream_bytes,
-    }
+    return account, {"documents": len(table), "bytes": int(table[:, 1].sum())}
 
 
 def _cleaned(document: Document, size_bytes: int, min_characters: int, account: Account) -> str:
