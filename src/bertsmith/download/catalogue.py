@@ -56,6 +56,11 @@ class Entry:
     instead: str = ""
 
     @property
+    def parts(self) -> list[Entry]:
+        """The entries that it stands for, or itself."""
+        return [catalogue()[each] for each in self.all_of] or [self]
+
+    @property
     def by_book(self) -> bool:
         """Whether its files are books, requested by number."""
         return any("{book}" in file.path for file in self.files)
@@ -86,22 +91,20 @@ def entries_of(name: str) -> list[Entry]:
     entry = catalogue()[name]
     if entry.unavailable:
         raise BertsmithError(f"{name} cannot be downloaded: {entry.unavailable}", "download", entry.instead)
-    return [catalogue()[each] for each in entry.all_of] or [entry]
+    return entry.parts
 
 
 def total_bytes(entry: Entry) -> int | None:
     """The bytes of all files, or None where some are not known."""
-    parts = [catalogue()[each] for each in entry.all_of] or [entry]
-    counts = [each.bytes for part in parts for each in part.files]
+    counts = [each.bytes for part in entry.parts for each in part.files]
     return sum(count for count in counts if count is not None) if counts and None not in counts else None
 
 
 def checked_by(entry: Entry) -> str:
     """What tells whether the bytes are right."""
-    parts = [catalogue()[each] for each in entry.all_of] or [entry]
-    if all(part.sums for part in parts):
+    if all(part.sums for part in entry.parts):
         return "sha1 of upstream"
-    checks = {each.checked_by for part in parts for each in part.files}
+    checks = {each.checked_by for part in entry.parts for each in part.files}
     return checks.pop() if len(checks) == 1 else "unverified"
 
 

@@ -183,13 +183,8 @@ class _Download:
         raise BertsmithError("another file has the name of this download", path, fix)
 
     def _listed(self) -> list[_Wanted]:
-        if not self._entry.by_book:
-            return [self._wanted(file, file.path.format(**self._options.names)) for file in self._entry.files]
-        return [
-            self._wanted(file, file.path.format(book=book))
-            for book in self._options.books
-            for file in self._entry.files
-        ]
+        names = [{"book": book} for book in self._options.books] or [self._options.names]
+        return [self._wanted(file, file.path.format(**each)) for each in names for file in self._entry.files]
 
     def _wanted(self, file: CatalogueFile, path: str) -> _Wanted:
         remote = Remote(f"{self._base}/{path}", file.bytes, "sha256" if file.sha256 else "", file.sha256)

@@ -85,7 +85,7 @@ class _Part:
     """What came so far of a file, and of which file."""
 
     def __init__(self, path: Path, url: str) -> None:
-        self.path, self._url = path.with_name(f".{path.name}.part"), url
+        self.name, self.path, self._url = path.name, path.with_name(f".{path.name}.part"), url
         self._state = path.with_name(f".{path.name}.part.json")
         self.validator, self.total = "", None
         try:
@@ -222,7 +222,7 @@ def _take(remote: Remote, part: _Part, patience: Patience) -> bool:
         _check_size(remote, total)
         if not goes_on:
             if have:
-                say(f"  the server sends {part.path.name[1:-5]} from its beginning: it has changed, or cannot go on")
+                say(f"  the server sends {part.name} from its beginning: it has changed, or cannot go on")
             part.begin(validator, total)
             have = 0
         if total is not None:
@@ -232,7 +232,7 @@ def _take(remote: Remote, part: _Part, patience: Patience) -> bool:
 
 
 def _write(response: http.client.HTTPResponse, part: _Part, total: int | None, have: int) -> None:
-    with open(part.path, "ab") as file, Progress(f"fetching {part.path.name[1:-5]}", total, "B") as progress:
+    with open(part.path, "ab") as file, Progress(f"fetching {part.name}", total, "B") as progress:
         progress.skip(have)
         for block in _blocks(response):
             file.write(block)
