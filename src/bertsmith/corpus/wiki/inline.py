@@ -16,7 +16,7 @@ from typing import Any
 
 from mwparserfromhell.parser import Parser, tokens
 
-from bertsmith.corpus.wiki.outer import MARK, Removed
+from bertsmith.corpus.wiki.outer import Removed
 from bertsmith.corpus.wiki.page_time import Check
 
 # Opening marks times characters: about a tenth of a second for a paragraph, and five seconds for a page.
@@ -90,9 +90,9 @@ class Inline:
             tokens.TagCloseClose: self._tag,
             tokens.TagCloseSelfclose: self._tag,
             tokens.HTMLEntityEnd: lambda opened, text: html.unescape(f"&{text};"),
-            tokens.TemplateClose: lambda opened, text: self._dropped("templates", text),
-            tokens.ArgumentClose: lambda opened, text: self._dropped("template parameters", text),
-            tokens.CommentEnd: lambda opened, text: self._dropped("comments", text),
+            tokens.TemplateClose: lambda opened, text: self._removed.marked("templates", text),
+            tokens.ArgumentClose: lambda opened, text: self._removed.marked("template parameters", text),
+            tokens.CommentEnd: lambda opened, text: self._removed.marked("comments", text),
         }
 
     def text(self, wikitext: str) -> str:
@@ -104,7 +104,7 @@ class Inline:
             return "".join(map(self.text, pieces))
         self._work += work
         if work > _MOST_WORK or self._work > _MOST_PAGE_WORK:
-            return self._dropped("paragraphs too entangled to parse", wikitext)
+            return self._removed.marked("paragraphs too entangled to parse", wikitext)
         self._check()
         return self._walk(self._tokenizer.tokenize(wikitext, 0, True))
 
@@ -136,10 +136,6 @@ class Inline:
             parts = each.outside + each.held + parts
         return "".join(parts)
 
-    def _dropped(self, what: str, text: str) -> str:
-        self._removed.note(what, text)
-        return MARK
-
     def _unmarked(self, text: str) -> str:
         """Text without the markup that the parser took for text, since its other half is missing."""
         if "<" in text:
@@ -159,11 +155,11 @@ class Inline:
         prefix, colon, rest = target.partition(":")
         space = prefix.strip().casefold() if colon else ""
         if space in self._files or (space and ":" not in rest and _MEDIA.fullmatch(rest[rest.rfind(".") :].rstrip())):
-            return self._dropped("files and images", target + (label or ""))
+            return self._removed.marked("files and images", target + (label or ""))
         if space in self._categories:
-            return self._dropped("categories", target)
+            return self._removed.marked("categories", target)
         if space and rest and label is None and _LANGUAGE.fullmatch(prefix):
-            return self._dropped("links to other languages", target)
+            return self._removed.marked("links to other languages", target)
         self._removed.note("links, their text kept", target if label is not None else "")
         if label is None:
             return target.removeprefix(":")
@@ -174,14 +170,14 @@ class Inline:
         if opened.held:
             self._removed.note("external links, their text kept", opened.held[0])
             return text.strip()
-        return self._dropped("addresses of external links", text)
+        return self._removed.marked("addresses of external links", text)
 
     def _tag(self, opened: _Open, text: str) -> str:
         """held: the name and what stands within; nothing for a tag without content, whose name is `text`."""
         name = (opened.held[0] if opened.held else text).strip().lower()
         inner = opened.held[1] if len(opened.held) > 1 else ""
         if name in _NOT_SHOWN:
-            return self._dropped("references" if name.startswith("ref") else "embedded objects", inner)
+            return self._removed.marked("references" if name.startswith("ref") else "embedded objects", inner)
         self._removed.note("HTML tags, their text kept", f"<{name}>")
         if name in _PARTING:
             return f"\n{inner}\n"

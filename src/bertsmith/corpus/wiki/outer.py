@@ -55,6 +55,11 @@ class Removed(dict[str, tuple[int, int]]):
         self[what] = (before + count, size_bytes + (len(text) if text.isascii() else len(text.encode())))
         return ""
 
+    def marked(self, what: str, text: str) -> str:
+        """As `note`, but gives MARK, to stand instead."""
+        self.note(what, text)
+        return MARK
+
 
 @dataclass
 class _Braces:
@@ -100,7 +105,8 @@ class Outer:
         while count >= 2 and self._open:
             braces = self._open[-1]
             used = 3 if count >= 3 and braces.count >= 3 else 2
-            instead = self._parameter(braces.inner) if used == 3 else self._template(braces.inner)
+            inner = "".join(braces.inner)
+            instead = self._removed.marked("template parameters", inner) if used == 3 else self._template(inner)
             count -= used
             braces.count -= used
             if braces.count >= 2:
@@ -110,24 +116,17 @@ class Outer:
                 self._put("{" * braces.count + instead)
         self._put("}" * count)
 
-    def _parameter(self, inner: list[str]) -> str:
-        self._removed.note("template parameters", "".join(inner))
-        return MARK
-
-    def _template(self, inner: list[str]) -> str:
-        text = "".join(inner)
+    def _template(self, text: str) -> str:
         name = text.partition("|")[0].strip()
-        function, _, shown = name.partition(":")
+        function, colon, shown = name.partition(":")
         if MARK not in name and (show := _SHOWING.get(function.rstrip().lower())):
             self._removed.note("templates whose text was kept", text)
             return show(shown.strip())
-        if name.startswith("#") or (":" in name and name.partition(":")[0].isupper()):
-            self._removed.note("magic words", text)
-            return MARK
+        if name.startswith("#") or (colon and function.isupper()):
+            return self._removed.marked("magic words", text)
         kept = text_of(name, text, MARK) if len(self._open) <= _DEEPEST else None
         if kept is None:
-            self._removed.note("templates", text)
-            return MARK
+            return self._removed.marked("templates", text)
         self._removed.note("templates whose text was kept", text)
         return kept
 
