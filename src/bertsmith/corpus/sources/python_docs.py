@@ -14,7 +14,7 @@ import platform
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -168,16 +168,10 @@ def _docstrings_of(path: Path) -> list[str]:
 def _in_order(node: ast.AST) -> Iterator[str]:
     if isinstance(node, _SCOPES) and (text := ast.get_docstring(node)) and text.strip():
         yield text
-    for child in _statements(node):
-        yield from _in_order(child)
-
-
-def _statements(node: ast.AST) -> Iterable[ast.AST]:
-    """What stands inside a statement: definitions are among its statements, never in expressions."""
+    # Definitions stand in the lists of statements that a statement holds, never in expressions.
     for name in ("body", "orelse", "handlers", "finalbody", "cases"):
-        inner = getattr(node, name, None)
-        if isinstance(inner, list):
-            yield from inner
+        for inner in getattr(node, name, ()):
+            yield from _in_order(inner)
 
 
 def _topics(counts: Tally) -> Iterator[Document]:
