@@ -54,7 +54,7 @@ class EvaluationFile:
         """The cells of rows. Raises BertsmithError for a row with a fault and for bytes that are not UTF-8."""
         for row in rows:
             if row.cells is None or not row.is_utf8:
-                what = f"{row.fault} {row.detail}".strip() or "bytes that are not UTF-8"
+                what = f"{row.fault} {row.detail}".strip() if row.cells is None else "bytes that are not UTF-8"
                 raise BertsmithError(what, f"{self.path}:{row.line}, byte {row.begin:,}")
             yield row.cells
 
@@ -160,12 +160,8 @@ def _plain(file: EvaluationFile) -> Iterator[str]:
 
 
 def _conll(file: EvaluationFile) -> Iterator[str]:
-    for row in conll_rows(file.lines):
-        if not row.is_utf8:
-            raise BertsmithError("bytes that are not UTF-8", f"{file.path}:{row.line}, byte {row.begin:,}")
-        # A sentence of uneven lines has its tokens all the same.
-        tokens = " ".join(columns[0] for columns in row.cells or [] if columns[0])
-        yield tokens
+    for tokens in file.sound(conll_rows(file.lines)):  # with those of a sentence of uneven lines
+        yield " ".join(columns[0] for columns in tokens if columns[0])
 
 
 _NAMED: dict[str, tuple[str, Callable[[EvaluationFile], Iterator[str]]]] = {

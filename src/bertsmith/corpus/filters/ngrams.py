@@ -102,19 +102,19 @@ def _block_end(points: NDArray[np.uint32], begin: int) -> int:
 
 
 def _hashed(points: NDArray[np.uint32], offset: int) -> tuple[UInt64s, Ints, Ints]:
-    """Hashes, starts and ends of the words of one block: a word's hash is the sum of its characters' values, each times
-    a power of the base that counts its place."""
+    """Hashes, starts and ends of the words of one block, which holds a character at least: a word's hash is the sum of
+    its characters' values, each times a power of the base that counts its place."""
     values, alone = _character_values()
     powers, inverses = _powers()
     of_points = values[points]
     inside = of_points != 0
     edges = np.flatnonzero(inside[1:] != inside[:-1]) + 1
-    if len(points) and int(points.max()) >= _FIRST_IDEOGRAPH:
+    if int(points.max()) >= _FIRST_IDEOGRAPH:
         single = np.flatnonzero(alone[points])
         edges = np.union1d(edges, np.concatenate((single, single + 1)))
         edges = edges[(edges > 0) & (edges < len(points))]
     bounds = np.concatenate(([0], edges, [len(points)])).astype(np.int64)
-    words = inside[bounds[:-1]] if len(points) else np.zeros(1, np.bool_)
+    words = inside[bounds[:-1]]
     starts, ends = bounds[:-1][words], bounds[1:][words]
     with np.errstate(over="ignore"):
         sums = np.concatenate(([np.uint64(0)], np.cumsum(of_points * powers[: len(points)], dtype=np.uint64)))
