@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -115,13 +115,12 @@ def _check_used(name: str, entries: Sequence[Entry], options: DownloadOptions) -
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A file to have: where it is, where it goes, and its size and checksum where they are known. holds: as of
-    `unpack`, of a zip."""
+    """A file to have: as the catalogue has it, where it is, with size and checksum where they are known, and where it
+    goes."""
 
+    file: CatalogueFile
     remote: Remote
     path: Path
-    unpack: bool
-    holds: Mapping[str, str]
 
 
 class _Download:
@@ -140,7 +139,7 @@ class _Download:
                 say(f"  {each.path.name}: already downloaded")
             else:
                 self._fetch(each)
-            if each.unpack:
+            if each.file.unpack:
                 self._unpack(each)
         if self._entry.mrpc:
             split_mrpc(self._folder)
@@ -158,14 +157,14 @@ class _Download:
 
         fetched = fetch(wanted.remote, wanted.path, self._patience, record)
         how = f"{wanted.remote.algorithm} verified" if fetched.verified else "unverified: no checksum is published"
-        if wanted.unpack and not fetched.verified:
+        if wanted.file.unpack and not fetched.verified:
             how += " of the zip, so what is in it is checked"
         say(f"  {wanted.path.name}: {size(fetched.size_bytes)}, {how}, sha256 {fetched.sha256}")
 
     def _unpack(self, wanted: _Wanted) -> None:
         """Deletes a zip that proves to be wrong, so that the next call fetches it again."""
         try:
-            unpack(wanted.path, self._folder, wanted.holds)
+            unpack(wanted.path, self._folder, wanted.file.holds)
         except WrongZip as error:
             wanted.path.unlink()
             fix = error.fix.removeprefix("delete it and ")
@@ -188,7 +187,7 @@ class _Download:
 
     def _wanted(self, file: CatalogueFile, path: str) -> _Wanted:
         remote = Remote(f"{self._base}/{path}", file.bytes, "sha256" if file.sha256 else "", file.sha256)
-        return _Wanted(remote, self._folder / (file.name or PurePosixPath(path).name), file.unpack, file.holds)
+        return _Wanted(file, remote, self._folder / (file.name or PurePosixPath(path).name))
 
     def _dump(self) -> list[_Wanted]:
         """The dump by its date, with the checksums that upstream lists: `latest` may change while it is fetched."""
@@ -207,7 +206,7 @@ class _Download:
             day, name, digest = max(found)
             say(f"  the dump of {day}, verified with the SHA-1 that upstream lists")
             remote = Remote(f"{self._base}/{file.path.format(wiki=wiki, date=day)}", None, "sha1", digest)
-            wanted.append(_Wanted(remote, self._folder / name, file.unpack, file.holds))
+            wanted.append(_Wanted(file, remote, self._folder / name))
             self._tell_others(pattern, name)
         return wanted
 
