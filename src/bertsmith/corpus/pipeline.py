@@ -221,9 +221,7 @@ class Pipeline:
             trained.save(folder)
             return {"without_rows": share_without_rows(words, trained)}
 
-        # "without_rows" tells parts with that figure from those of an earlier state, which have none.
-        size_made = rounded_size(options.vocabulary_size)
-        made_of = fingerprint([text.made_of for text in texts], size_made, "without_rows")
+        made_of = fingerprint([text.made_of for text in texts], rounded_size(options.vocabulary_size))
         self._engine.once("vocabulary", lambda: make_once(self._work / "tokenizer", made_of, make))
         # Another task of an array may have made it: this reads what `make` returned there.
         made = make_once(self._work / "tokenizer", made_of, make)
