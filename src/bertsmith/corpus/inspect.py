@@ -150,16 +150,15 @@ def _samples(corpus: Corpus) -> list[str]:
     if not count:
         return ["no document is left, so there is none to show"]
     numbers = sorted({index * count // _SAMPLES for index in range(_SAMPLES)})
+    shards = [(number, corpus.open_shard(split, number)) for number in numbers]
     lines = ["sample documents, as pieces read back (a sentence a line)"]
-    for number in numbers:
-        shard = corpus.open_shard(split, number)
+    for number, shard in shards:
         document = (len(shard.document_offsets) - 1) // 2
         sentences = np.diff(shard.document_offsets)[document]
         lines.append(f"  {split} shard {number}, document {document}, {sentences:,} sentences")
         lines += _document(shard, document, tokenizer)
     lines.append("the shortest documents of these shards (longer ones alone: prepare with a higher --min-characters)")
-    for number in numbers:
-        shard = corpus.open_shard(split, number)
+    for number, shard in shards:
         lengths = np.diff(shard.sentence_offsets[shard.document_offsets])
         document = int(lengths.argmin())
         lines.append(f"  {split} shard {number}, document {document}, {lengths[document]:,} pieces")

@@ -34,7 +34,8 @@ class Claims:
     """This process's claims in `folder`, as the holder of `seat`."""
 
     def __init__(self, folder: Path, seat: int, lease_seconds: float) -> None:
-        self._folder, self._seat, self._lease_seconds = folder, str(seat), lease_seconds
+        self._folder, self._lease_seconds = folder, lease_seconds
+        self._seat = folder / "seats" / str(seat)
         self._process = secrets.token_hex(8)
         self._beat = 0
         self._mine: set[Path] = set()
@@ -44,9 +45,8 @@ class Claims:
     @contextmanager
     def seated(self) -> Iterator[None]:
         """Takes the seat, beats while the block runs, and gives up what is still claimed at its end."""
-        seats = self._folder / "seats"
-        seats.mkdir(parents=True, exist_ok=True)
-        _put(seats / self._seat, f"{self._process} 0")
+        self._seat.parent.mkdir(parents=True, exist_ok=True)
+        _put(self._seat, f"{self._process} 0")
         stop = threading.Event()
         beating = threading.Thread(target=self._keep_beating, args=(stop,), daemon=True)
         beating.start()
@@ -63,15 +63,15 @@ class Claims:
             with suppress(OSError, BertsmithError, SessionOver):  # the next beat, or `check`, will say
                 self.check()
                 self._beat += 1
-                _put(self._folder / "seats" / self._seat, f"{self._process} {self._beat}")
+                _put(self._seat, f"{self._process} {self._beat}")
 
     def check(self) -> None:
         """Raises SessionOver when the work is done, BertsmithError when another process took this seat."""
-        held = _text(self._folder / "seats" / self._seat)
+        held = _text(self._seat)
         if held is None:
             raise SessionOver
         if held.split()[0] != self._process:
-            what = f"another process runs as array task {self._seat}, so this one leaves the work to it"
+            what = f"another process runs as array task {self._seat.name}, so this one leaves the work to it"
             raise BertsmithError(what, self._folder, "start each task of the array once")
 
     def finished(self, stage: str) -> set[int]:
@@ -108,7 +108,7 @@ class Claims:
             claim.unlink(missing_ok=True)
         try:
             with open(claim, "x", encoding="utf-8") as file:
-                file.write(f"{self._seat} {self._process}")
+                file.write(f"{self._seat.name} {self._process}")
         except FileExistsError:
             return False
         self._mine.add(claim)
@@ -117,7 +117,7 @@ class Claims:
     def _is_void(self, holder: str) -> bool:
         seat, _, process = holder.partition(" ")
         # A claim without a process is being written, or was cut short: it is judged like a beat that stands still.
-        held = (_text(self._folder / "seats" / seat) or "") if process else ""
+        held = (_text(self._seat.parent / seat) or "") if process else ""
         if process and held.partition(" ")[0] != process:
             return True
         now = time.monotonic()
