@@ -17,7 +17,6 @@ from bertsmith.tokens.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]
 NO_PIECE = -1
-_NO_LIMIT = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,7 @@ def align_words(sentences: Sequence[tuple[Sequence[str], Ints]], tokenizer: Toke
 
 def align_text(text: str, tokenizer: Tokenizer) -> Words:
     """A text as BERT's pre-tokenizer splits it: at white space, and every punctuation mark is a word of its own."""
-    pair = tokenizer.encode_pair(text, max_length=_NO_LIMIT)
-    pieces, offsets = pair.ids[1:-1], pair.offsets[1:-1]
-    assert pair.truncated == 0
+    ((pieces, offsets),) = tokenizer.encode_offsets([text])
     first = np.flatnonzero(~tokenizer.is_continuation[pieces])
     last = np.append(first[1:], len(pieces))[: len(first)] - 1
     starts = offsets[first, 0].tolist()
