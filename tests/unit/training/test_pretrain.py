@@ -157,7 +157,7 @@ def test_evaluations_stand_beside_their_baselines(run: Run) -> None:
     for number, those in ((1, records[:2]), (2, records[2:])):
         work = phase_stage(RECIPE, number, corpus(), HeldOut(RECIPE, corpus()))
         for each in those:
-            beside = dataclasses.asdict(baselines(work.held_out, unigrams, alphabetic))
+            beside = baselines(work.held_out, unigrams, alphabetic)
             assert {name: each[name] for name in beside} == beside
             assert each["sequences"] == 16
             sizes = [len(piece.removeprefix("##").encode()) for piece in corpus().tokenizer().pieces]

@@ -49,38 +49,31 @@ class Evaluation:
         return {name: value for name, value in every.items() if self.sequences or name in masked}
 
 
-@dataclass(frozen=True)
-class Baselines:
-    """What frequencies alone reach on the same masked words.
+def baselines(
+    batches: Sequence[PretrainBatch], unigrams: NDArray[np.int64], alphabetic: NDArray[np.bool_]
+) -> dict[str, float]:
+    """What frequencies alone reach on the same masked words, by name.
 
     unigram_entropy: of the train split's pieces, in nats. unigram_loss: of that distribution (plus one count a piece)
     on the masked words. most_frequent_accuracy, most_frequent_alphabetic_accuracy: of always guessing the train
-    split's most frequent piece, on all masked words; its most frequent alphabetic piece, on the alphabetic ones, None
-    where there are none.
+    split's most frequent piece, on all masked words; its most frequent alphabetic piece, on the alphabetic ones, left
+    out where there are none.
+
+    unigrams: int64[V], counts of the train split. alphabetic: bool[V].
     """
-
-    unigram_entropy: float
-    unigram_loss: float
-    most_frequent_accuracy: float
-    most_frequent_alphabetic_accuracy: float | None
-
-
-def baselines(
-    batches: Sequence[PretrainBatch], unigrams: NDArray[np.int64], alphabetic: NDArray[np.bool_]
-) -> Baselines:
-    """unigrams: int64[V], counts of the train split. alphabetic: bool[V]."""
     labels = _labels(batches)
     seen = unigrams[unigrams > 0] / max(unigrams.sum(), 1)
     smoothed = (unigrams + 1) / (unigrams.sum() + len(unigrams))
+    found = {
+        "unigram_entropy": float(-(seen * np.log(seen)).sum()),
+        "unigram_loss": float(-np.log(smoothed[labels]).mean()),
+        "most_frequent_accuracy": float((labels == unigrams.argmax()).mean()),
+    }
     words = labels[alphabetic[labels]]
-    return Baselines(
-        unigram_entropy=float(-(seen * np.log(seen)).sum()),
-        unigram_loss=float(-np.log(smoothed[labels]).mean()),
-        most_frequent_accuracy=float((labels == unigrams.argmax()).mean()),
-        most_frequent_alphabetic_accuracy=float((words == np.where(alphabetic, unigrams, -1).argmax()).mean())
-        if len(words)
-        else None,
-    )
+    if len(words):
+        most_frequent = np.where(alphabetic, unigrams, -1).argmax()
+        found["most_frequent_alphabetic_accuracy"] = float((words == most_frequent).mean())
+    return found
 
 
 def bits_per_byte(masked_loss: float, batches: Sequence[PretrainBatch], piece_bytes: NDArray[np.int64]) -> float:

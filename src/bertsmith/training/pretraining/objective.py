@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -54,15 +54,14 @@ class Pretraining:
         return evaluate(self.model, held_out, self.alphabetic, self.device, self.compiled, between)
 
     def evaluate(self, held_out: Sequence[PretrainBatch], between: Callable[[], None] = nothing) -> dict[str, float]:
-        """`Evaluation` and `Baselines` as one record."""
+        """`Evaluation` and `baselines` as one record."""
         return self.record(self.measure(held_out, between), held_out)
 
     def record(self, found: Evaluation, held_out: Sequence[PretrainBatch]) -> dict[str, float]:
         """An evaluation on these batches, with what frequencies alone reach and the loss in bits per byte."""
-        beside = asdict(baselines(held_out, self.unigrams, self.alphabetic))
-        known = {name: value for name, value in beside.items() if value is not None}
         bits = bits_per_byte(found.masked_loss, held_out, self.piece_bytes)
-        return {**found.as_record(), "masked_bits_per_byte": bits, **known}
+        beside = baselines(held_out, self.unigrams, self.alphabetic)
+        return {**found.as_record(), "masked_bits_per_byte": bits, **beside}
 
     def training_line(self, record: Mapping[str, float]) -> str:
         """The loss and the share of masked words that are predicted right."""
