@@ -44,7 +44,6 @@ from bertsmith.training.work import (
     checksum_of,
     model_of,
     optimizer_of,
-    starts_from,
     teaching_for,
     tokens_of_run,
     work_of,
@@ -136,7 +135,7 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
         optimizer,
         TrainerSettings(device, cadence, position, resume, steps, _keeps_best(work), compiled, work.outputs),
     ) as trainer:
-        own = None if starts_from(work) is None else work.own
+        own = None if work.start is None else work.own
         run_phases(sized, corpus, trainer, objective, own=own, old=work.old)
         best = trainer.position.best
     finished = _gathered(without_maps(model))

@@ -71,12 +71,13 @@ CPU_TOKENS = 8192
 
 @dataclass(frozen=True)
 class Work:
-    """What a run is given, opened. own: of `own_figures`, of `init_from`. old: a corpus that is measured as well.
-    identity: all that decides what the run comes to. outputs: as of `pretrain`."""
+    """What a run is given, opened. start: the folder of the weights that it starts from, None where they are random.
+    own: of `own_figures`, of `init_from`. old: a corpus that is measured as well. identity: all that decides what the
+    run comes to. outputs: as of `pretrain`."""
 
     recipe: Recipe
     corpus: Corpus
-    init_from: Path | None
+    start: Path | None
     teacher: Path | None
     own: Mapping[int, Figures]
     old: Corpus | None
@@ -108,11 +109,12 @@ def work_of(
     if old is not None:
         check_old(corpus, old, predicts=teacher is None or recipe.distillation.labels > 0)
     own = {} if init_from is None else own_figures(init_from)
-    identity = _identity(recipe, corpus, init_from, teacher)
-    start = _start(recipe, init_from, teacher)
+    layers = 0 if teacher is None else recipe.distillation.teacher_layers
+    start = teacher if layers else init_from
+    identity = _identity(recipe, corpus, init_from, teacher, has_own_shape=start is None)
     if start is not None:
-        recipe = _keeping_shape(recipe, start, 0 if teacher is None else recipe.distillation.teacher_layers)
-    return Work(recipe, corpus, init_from, teacher, own, old, identity, outputs)
+        recipe = _keeping_shape(recipe, start, layers)
+    return Work(recipe, corpus, start, teacher, own, old, identity, outputs)
 
 
 def _keeping_shape(recipe: Recipe, start: Path, layers: int) -> Recipe:
@@ -180,15 +182,6 @@ def tokens_of_run(
     return fitting_tokens(objective, longest, max(recipe.masking.rate, recipe.masking.final_rate), most)
 
 
-def starts_from(work: Work) -> Path | None:
-    """The folder of the weights that a run starts from; None where they are random."""
-    return _start(work.recipe, work.init_from, work.teacher)
-
-
-def _start(recipe: Recipe, init_from: Path | None, teacher: Path | None) -> Path | None:
-    return teacher if teacher is not None and recipe.distillation.teacher_layers else init_from
-
-
 def teaching_for(work: Work, model: PretrainingModel, device: Device) -> Teaching:
     """The teacher of a run that has one."""
     assert work.teacher is not None
@@ -196,31 +189,34 @@ def teaching_for(work: Work, model: PretrainingModel, device: Device) -> Teachin
     return teaching_of(work.teacher, model, settings, device, work.recipe.seed)
 
 
-def _identity(recipe: Recipe, corpus: Corpus, init_from: Path | None, teacher: Path | None) -> dict[str, Any]:
-    """All that decides what a run comes to. Of a run that starts from a model, the recipe's own shape does not."""
-    start = {} if init_from is None else model_identity(init_from, "init_from")
+def _identity(
+    recipe: Recipe, corpus: Corpus, init_from: Path | None, teacher: Path | None, has_own_shape: bool
+) -> dict[str, Any]:
+    """All that decides what a run comes to. has_own_shape: whether the recipe's shape does: not of a run that starts
+    from a model."""
+    models = {} if init_from is None else model_identity(init_from, "init_from")
     free = {*FREE_FIELDS}
-    if _start(recipe, init_from, teacher) is not None:
+    if not has_own_shape:
         free |= {f"model.{name}" for name in asdict(recipe.model)}
     if teacher is None:
         free |= {f"distillation.{name}" for name in asdict(recipe.distillation)}
     else:
-        start |= model_identity(teacher, "teacher")
+        models |= model_identity(teacher, "teacher")
     settings = settings_identity(asdict(recipe), "recipe", free)
     named = {name: value for name, value in settings.items() if (name, value) not in _LATER_FIELDS.items()}
-    return {**named, "corpus": checksum_of(corpus), **start}
+    return {**named, "corpus": checksum_of(corpus), **models}
 
 
 def model_of(work: Work, device: Device) -> PretrainingModel:
     """The model before the first step, on the device. Raises BertsmithError where it is too short for the sequences."""
-    recipe, corpus, init_from = work.recipe, work.corpus, starts_from(work)
+    recipe, corpus, start = work.recipe, work.corpus, work.start
     compute = None if device.compute == torch.float32 else device.compute
-    if init_from is not None:
-        model = load_pretraining_model(init_from, pairs=recipe.objective != "mlm")
-        fit_vocabulary(model, corpus, init_from)
+    if start is not None:
+        model = load_pretraining_model(start, pairs=recipe.objective != "mlm")
+        fit_vocabulary(model, corpus, start)
         if work.teacher is not None and recipe.distillation.teacher_layers:
-            take_layers(model, recipe.distillation.teacher_layers, init_from)
-        _tell_unused(recipe.model, init_from)
+            take_layers(model, recipe.distillation.teacher_layers, start)
+        _tell_unused(recipe.model, start)
     else:
         model = PretrainingModel(config_for(recipe, corpus), pairs=recipe.objective != "mlm")
         shape = recipe.model
