@@ -105,7 +105,7 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: ClippedOptimizer)
     position = read_position(folder)
     with opened_tensors(folder / STATE_FILE) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  not a mapping
-        _check_weights(shapes, _as_stored(model), folder)
+        _check_weights(shapes, model, folder)
         # All moments: those that the checkpoint lacks belong to parameters that were never updated, and stay zero.
         optimizer.start_afresh()
         optimizer.make_moments()
@@ -122,7 +122,7 @@ def load_best(run: Path, best: Best, model: nn.Module) -> None:
     folder = best_folder(run, best.step)
     with opened_tensors(folder / WEIGHTS_FILE) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  not a mapping
-        _check_weights({f"{WEIGHTS}{name}": shape for name, shape in shapes.items()}, _as_stored(model), folder)
+        _check_weights({f"{WEIGHTS}{name}": shape for name, shape in shapes.items()}, model, folder)
         _fill(model.state_dict(), file.get_tensor)
 
 
@@ -131,12 +131,9 @@ def _fill(tensors: Mapping[str, Tensor], read: Callable[[str], Tensor]) -> None:
         fill_from_whole(tensor, read(name))
 
 
-def _as_stored(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    return {f"{WEIGHTS}{name}": tuple(each.shape) for name, each in model.state_dict().items()}
-
-
-def _check_weights(found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]], folder: Path) -> None:
+def _check_weights(found: Mapping[str, tuple[int, ...]], model: nn.Module, folder: Path) -> None:
     """Raises BertsmithError that names the weights which are missing, unexpected or wrongly shaped."""
+    wanted = {f"{WEIGHTS}{name}": tuple(each.shape) for name, each in model.state_dict().items()}
     found = {name: shape for name, shape in found.items() if name.startswith(WEIGHTS)}
     wrong = sorted(wanted.keys() ^ found.keys()) + sorted(
         name for name in wanted.keys() & found.keys() if wanted[name] != found[name]
