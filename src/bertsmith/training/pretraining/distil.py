@@ -67,24 +67,20 @@ class DistilledPretraining(Pretraining):
 
     def _losses(self, inputs: PretrainInputs, batch: PretrainBatch) -> dict[str, LossSum]:
         """The losses that have a weight, multiplied by it."""
-        with self._recorded() as ours:
+        with self._recorded(self.model.encoder, 0) as ours:
             if self.predicts:
                 losses: PretrainLosses = self.model(inputs)
                 found = dict(losses._asdict())
             else:
-                self._encode(inputs)
+                _encode(self.model.encoder, inputs)
                 found = {}
         found |= self._compared(ours, inputs, batch)
         return {name: replace(each, loss=self.teaching.weights[name] * each.loss) for name, each in found.items()}
 
-    def _recorded(self) -> AbstractContextManager[States]:
-        """What is compared of the student, when it runs within the block."""
-        encoder = self.model.encoder
+    def _recorded(self, encoder: Encoder, side: int) -> AbstractContextManager[States]:
+        """What is compared of the student (side 0) or the teacher (1), when its encoder runs within the block."""
         last = [encoder.config.num_hidden_layers] if self.teaching.relations else []
-        return recorded(encoder, [layer for layer, _ in self._pairs], last)
-
-    def _encode(self, inputs: PretrainInputs) -> None:
-        self.model.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
+        return recorded(encoder, sorted({pair[side] for pair in self._pairs}), last)
 
     @property
     def _pairs(self) -> tuple[tuple[int, int], ...]:
@@ -106,10 +102,8 @@ class DistilledPretraining(Pretraining):
 
     @torch.no_grad()
     def _taught(self, inputs: PretrainInputs) -> States:
-        encoder = self.teaching.encoder
-        last = [encoder.config.num_hidden_layers] if self.teaching.relations else []
-        with recorded(encoder, sorted({layer for _, layer in self._pairs}), last) as states:
-            encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
+        with self._recorded(self.teaching.encoder, 1) as states:
+            _encode(self.teaching.encoder, inputs)
         return states
 
     @torch.no_grad()
@@ -123,11 +117,11 @@ class DistilledPretraining(Pretraining):
 
         def figures(batch: PretrainBatch) -> Tensor:
             inputs, own = to_inputs(batch, self.device), nothing_predicted
-            with self._recorded() as ours:
+            with self._recorded(self.model.encoder, 0) as ours:
                 if self.predicts:
                     own = held_out_figures(self.model.scores(inputs), inputs, letters)
                 else:
-                    self._encode(inputs)
+                    _encode(self.model.encoder, inputs)
             found = self._compared(ours, inputs, batch)
             return torch.cat([own, figures_of([found[name] for name in names])])
 
@@ -153,6 +147,10 @@ class DistilledPretraining(Pretraining):
     def _words(self, figures: Mapping[str, float]) -> list[str]:
         found = {name: figures.get(f"{name}_loss") for name in self._of_teacher}
         return [f"{name} {loss:.4f}" for name, loss in found.items() if loss is not None]
+
+
+def _encode(encoder: Encoder, inputs: PretrainInputs) -> None:
+    encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
 
 
 def freeze_unlabelled(model: nn.Module) -> None:
