@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from bertsmith.recipes.loader import load_recipe, presets
-from bertsmith.training.planning.cost import Batch
+from bertsmith.training.planning.work import Batch
 from bertsmith.training.pretraining.captured import is_small
 from bertsmith.training.shape import config_of
 from made_pages import page

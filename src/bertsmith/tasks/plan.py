@@ -25,14 +25,14 @@ from bertsmith.tasks.resolve import chosen
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.settings import CURVE_SHARES, FinetuneSettings, check_settings, due_steps
 from bertsmith.tasks.task import Examples, Task
-from bertsmith.training.planning.cost import Batch, Exchange, is_half
+from bertsmith.training.planning.cost import Exchange, is_half
 from bertsmith.training.planning.memory import WHOLE, Held
 from bertsmith.training.planning.model_size import parameters
 from bertsmith.training.planning.on_cpu import Measuring, measure
 from bertsmith.training.planning.on_gpus import gpu_costs
 from bertsmith.training.planning.plan import Asked, Plan, make_plan
 from bertsmith.training.planning.where import Where
-from bertsmith.training.planning.work import Lengths, Work, even_cut
+from bertsmith.training.planning.work import Batch, Lengths, Work, even_cut
 from bertsmith.training.run import only_training
 from bertsmith.training.this_cpu import Here
 from bertsmith.weights.huggingface import model_folder, read_config

@@ -13,10 +13,10 @@ import math
 from dataclasses import dataclass, fields
 
 from bertsmith.model.config import BertConfig
-from bertsmith.model.flop import step_flop
 from bertsmith.training.planning.gpus import Gpu
 from bertsmith.training.planning.memory import kept_bytes
 from bertsmith.training.planning.model_size import parameters
+from bertsmith.training.planning.work import Batch
 
 # Chosen once, for all GPUs, precisions and lengths. The first two are fitted to all of NVIDIA's rows at once.
 LINK_SHARE = 0.5
@@ -35,24 +35,6 @@ UPDATE_BYTES = {"lamb": 40, "adamw": 28}
 moves weights once it knows the norms, reads weight and moments again."""
 TOKENS_BUILT_A_SECOND = 8.5e6
 """Batches by one thread (docs/speed.md, reading back); they are built while the step before is computed."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What goes through the model at once. tokens: slots that are computed with. squares: the sum of the squared
-    lengths. masked: words that the word head reads."""
-
-    tokens: float
-    squares: float
-    masked: float
-    sequences: float
-
-    def times(self, factor: float) -> Batch:
-        return Batch(self.tokens * factor, self.squares * factor, self.masked * factor, self.sequences * factor)
-
-    def flop(self, config: BertConfig, pooled: bool = False) -> float:
-        """Forward and backward. pooled: as of `step_flop`."""
-        return step_flop(config, self.tokens, self.squares, self.masked, self.sequences, pooled=pooled)
 
 
 @dataclass(frozen=True)

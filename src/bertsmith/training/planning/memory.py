@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from bertsmith.batches.shapes import TILE
 from bertsmith.model.config import BertConfig
 from bertsmith.training.planning.model_size import Size
+from bertsmith.training.planning.work import Batch, Cut
 
 WHOLE, HALF = 4, 2
 # Blocks of attention on a CPU hold padding, to some 5% of their columns.
@@ -58,16 +59,6 @@ class Held:
         return HALF if self.half else WHOLE
 
 
-@dataclass(frozen=True)
-class Load:
-    """A micro-batch. tokens: T. squares: the sum of squared lengths. masked: M. micro_batches: of a step and rank."""
-
-    tokens: float
-    squares: float
-    masked: float
-    micro_batches: float
-
-
 def kept_bytes(config: BertConfig, tokens: float, half: bool, mask: float = 1.0) -> float:
     """What a layer keeps for its backward pass on a GPU, probabilities not among it: fused attention makes them again.
 
@@ -88,53 +79,53 @@ def mask_bytes(held: Held, tokens: float) -> float:
     return 1 / 8 if held.compiled and tokens * config.hidden_size >= IN_BITS and config.hidden_size % 8 == 0 else 1.0
 
 
-def kept_on_cpu(held: Held, load: Load) -> float:
+def kept_on_cpu(held: Held, batch: Batch) -> float:
     """As `kept_bytes`, with the C++ kernels: dropout is drawn again, and probabilities are kept in padded blocks."""
     config, narrow = held.config, held.narrow
     hidden, inner = config.hidden_size, config.intermediate_size
     vectors = (3 + 3 * _PADDED) * narrow + 2 * WHOLE
-    probabilities = narrow * config.num_attention_heads * load.squares * _PADDED**2
-    long = load.squares / max(load.tokens, 1) >= _LONG
+    probabilities = narrow * config.num_attention_heads * batch.squares * _PADDED**2
+    long = batch.squares / max(batch.tokens, 1) >= _LONG
     if not held.half and not config.attention_probs_dropout_prob and long:
         probabilities = 0.0
-    return load.tokens * (vectors * hidden + 2 * narrow * inner) + probabilities
+    return batch.tokens * (vectors * hidden + 2 * narrow * inner) + probabilities
 
 
-def activations(held: Held, load: Load) -> float:
+def activations(held: Held, batch: Batch) -> float:
     """Of all layers at the peak, with what the first layer of the backward pass works on."""
     config, narrow = held.config, held.narrow
     hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     if held.on_cpu:
-        layer = kept_on_cpu(held, load)
+        layer = kept_on_cpu(held, batch)
     else:
-        layer = kept_bytes(config, load.tokens, held.half, mask_bytes(held, load.tokens))
-    embeddings = load.tokens * hidden * 2 * WHOLE
-    working = load.tokens * (2 * narrow * inner + 2 * WHOLE * hidden) + (narrow + WHOLE) * hidden * inner
+        layer = kept_bytes(config, batch.tokens, held.half, mask_bytes(held, batch.tokens))
+    embeddings = batch.tokens * hidden * 2 * WHOLE
+    working = batch.tokens * (2 * narrow * inner + 2 * WHOLE * hidden) + (narrow + WHOLE) * hidden * inner
     if held.checkpointing:
-        inputs = load.tokens * hidden * (WHOLE + (HALF if held.half else 0))
+        inputs = batch.tokens * hidden * (WHOLE + (HALF if held.half else 0))
         return embeddings + layers * inputs + layer + working
     return embeddings + layers * layer + working
 
 
-def word_head(held: Held, load: Load) -> float:
+def word_head(held: Held, batch: Batch) -> float:
     """Scores and their gradient, and the decoder's gradient before it is added up."""
-    if not load.masked:
+    if not batch.masked:
         return 0.0
     vocabulary = held.config.vocab_size
     decoder = vocabulary * held.config.hidden_size * (held.narrow + (WHOLE if held.half else 0))
-    return 2 * load.masked * vocabulary * held.narrow + decoder
+    return 2 * batch.masked * vocabulary * held.narrow + decoder
 
 
-def memory(held: Held, load: Load) -> dict[str, float]:
-    """Bytes of a rank by part, at the peak of a step; their sum is what it needs."""
+def memory(held: Held, cut: Cut) -> dict[str, float]:
+    """Bytes of a rank by part, at the peak of a step that is cut up so; their sum is what it needs."""
     size, shards = held.size, held.ranks if held.sharded else 1
     whole = WHOLE * size.total
     matrices = size.layers + size.heads + size.words
     copies = HALF * (matrices + size.vectors) if held.half else WHOLE * 0.25 * size.layers
     sums = HALF * size.total if held.half_sums and held.ranks > 1 else 0.0
-    kept, head = activations(held, load), word_head(held, load)
+    kept, head = activations(held, cut.batch), word_head(held, cut.batch)
     # Gradients of the only micro-batch take the place of what it kept; on a CPU its pieces are not of their sizes.
-    is_only = load.micro_batches <= 1 and held.ranks == 1 and not held.on_cpu
+    is_only = cut.micro_batches <= 1 and held.ranks == 1 and not held.on_cpu
     replaced = min(whole, kept + head) if is_only else 0.0
     holes = (HEAP - 1) * (kept + head) if held.on_cpu else 0.0
     # Of weights and moments, by the first rank, from the first save on; a GPU's lies in the host's memory.
@@ -158,12 +149,12 @@ def memory(held: Held, load: Load) -> dict[str, float]:
     }
 
 
-def largest(held: Held, load_of: Callable[[int], Load], room: float, most: int) -> int:
+def largest(held: Held, cut_of: Callable[[int], Cut], room: float, most: int) -> int:
     """The most tokens of a micro-batch, a multiple of 128 up to `most`, that fits into `room` bytes; 0 where none."""
     tiles = range(1, most // TILE + 1)
 
     def needed(count: int) -> float:
-        return sum(memory(held, load_of(count * TILE)).values())
+        return sum(memory(held, cut_of(count * TILE)).values())
 
     # Where masks begin to be kept in bits, more tokens need less; below and above that, they need more.
     bits = bisect_left(tiles, IN_BITS, key=lambda count: count * TILE * held.config.hidden_size)

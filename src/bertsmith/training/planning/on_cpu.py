@@ -28,10 +28,10 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.prepare import KERNELS, end_training, load, prepare_training
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 from bertsmith.optim.clipped import ClippedOptimizer
-from bertsmith.training.planning.cost import UPDATE_BYTES, Batch, Links
+from bertsmith.training.planning.cost import UPDATE_BYTES, Links
 from bertsmith.training.planning.model_size import parameters
 from bertsmith.training.planning.plan import Costs
-from bertsmith.training.planning.work import Lengths, Work
+from bertsmith.training.planning.work import Batch, Lengths, Work
 
 Clock = Callable[[], float]
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from bertsmith.model.config import BertConfig
 from bertsmith.training.planning.calibration import Share, share_of
-from bertsmith.training.planning.cost import Batch, links_of, micro_batch_seconds, update_seconds
+from bertsmith.training.planning.cost import links_of, micro_batch_seconds, update_seconds
 from bertsmith.training.planning.gpus import gpu_named
 from bertsmith.training.planning.memory import GPU_BASE
 from bertsmith.training.planning.plan import Costs
 from bertsmith.training.planning.published import BERT_LARGE
 from bertsmith.training.planning.where import Where
-from bertsmith.training.planning.work import Work
+from bertsmith.training.planning.work import Batch, Work
 
 
 def gpu_costs(

@@ -7,17 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.training.planning.cost import (
-    TOKENS_BUILT_A_SECOND,
-    Batch,
-    Exchange,
-    Links,
-    RankWork,
-    StepSeconds,
-    step_seconds,
-)
-from bertsmith.training.planning.memory import Held, Load, largest, memory
-from bertsmith.training.planning.work import FORWARD, Cut, Cutter, Work
+from bertsmith.training.planning.cost import TOKENS_BUILT_A_SECOND, Exchange, Links, RankWork, StepSeconds, step_seconds
+from bertsmith.training.planning.memory import Held, largest, memory
+from bertsmith.training.planning.work import FORWARD, Batch, Cut, Cutter, Work
 
 HOSTS = tuple(2**power for power in range(8))
 """How many hosts a plan is made for."""
@@ -120,13 +112,11 @@ def make_plan(asked: Asked, costs: Costs) -> Plan:
         what = f"a step has {fewest:,.0f} sequences, and {asked.ranks:,} ranks are to share it"
         raise BertsmithError(what, "--gpus", f"use at most {fewest:,.0f}, or a larger batch")
     held = replace(asked.held, base=costs.base, ranks=asked.ranks)
-    cuts = [stage.cut for stage in many[0].stages]
-    loads = [Load(each.batch.tokens, each.batch.squares, each.batch.masked, each.micro_batches) for each in cuts]
-    worst = max(loads, key=lambda load: sum(memory(held, load).values()))
+    worst = max((stage.cut for stage in many[0].stages), key=lambda cut: sum(memory(held, cut).values()))
 
-    def of_tokens(tokens: int) -> Load:
-        scale = tokens / worst.tokens
-        return Load(tokens, worst.squares * scale, worst.masked * scale, 2)
+    def of_tokens(tokens: int) -> Cut:
+        # Exactly so many, because from some number on masks are kept in bits.
+        return Cut(2, replace(worst.batch.times(tokens / worst.batch.tokens), tokens=tokens))
 
     room = _FITS * costs.capacity
     most = 64 * asked.most_tokens

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bertsmith.model.config import BertConfig
-from bertsmith.training.planning.cost import Batch
+from bertsmith.training.planning.work import Batch
 
 BERT_LARGE = BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
 GPUS_OF_A_HOST = 8

@@ -11,12 +11,31 @@ from numpy.typing import NDArray
 from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.shapes import FixedShapes
-from bertsmith.training.planning.cost import Batch
+from bertsmith.model.config import BertConfig
+from bertsmith.model.flop import step_flop
 
 SAMPLE_TOKENS = 40_000_000
 """Of a corpus, that are cut into pairs for a plan: a second or two of one core."""
 FORWARD = 1 / 3
 """Of a step's compute, that its forward pass takes."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What goes through the model at once. tokens: slots that are computed with. squares: the sum of the squared
+    lengths. masked: words that the word head reads."""
+
+    tokens: float
+    squares: float
+    masked: float
+    sequences: float
+
+    def times(self, factor: float) -> Batch:
+        return Batch(self.tokens * factor, self.squares * factor, self.masked * factor, self.sequences * factor)
+
+    def flop(self, config: BertConfig, pooled: bool = False) -> float:
+        """Forward and backward. pooled: as of `step_flop`."""
+        return step_flop(config, self.tokens, self.squares, self.masked, self.sequences, pooled=pooled)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from bertsmith.base.device import made_current
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import log_choice, warn
 from bertsmith.model.config import BertConfig
-from bertsmith.training.planning.cost import Batch, between_products
+from bertsmith.training.planning.cost import between_products
 from bertsmith.training.planning.gpus import GPUS
+from bertsmith.training.planning.work import Batch
 
 Run = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From a micro-batch as a row on the device to its loss, with its graph, and its figures."""

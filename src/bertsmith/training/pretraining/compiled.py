@@ -31,7 +31,7 @@ from bertsmith.model.attention.attend import BackEnd, back_end, settle
 from bertsmith.model.attention.packed import Offsets, PaddedRows
 from bertsmith.model.pretraining import PretrainingModel, PretrainLosses
 from bertsmith.training.objective import figures_of, mean_loss
-from bertsmith.training.planning.cost import Batch
+from bertsmith.training.planning.work import Batch
 from bertsmith.training.pretraining.batch_rows import Shape, inputs_of, other_row, row_of
 from bertsmith.training.pretraining.captured import Capture, Captured, cuda_capture, is_small
 from bertsmith.training.pretraining.evaluate import held_out_figures

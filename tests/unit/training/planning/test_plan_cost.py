@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.model.config import BertConfig
-from bertsmith.training.planning.cost import Batch, Exchange, Links, RankWork, micro_batch_seconds, step_seconds
+from bertsmith.training.planning.cost import Exchange, Links, RankWork, micro_batch_seconds, step_seconds
 from bertsmith.training.planning.gpus import GPUS
+from bertsmith.training.planning.work import Batch
 
 seconds = st.floats(1e-6, 100)
 works = st.builds(RankWork, st.integers(1, 64), seconds, seconds, seconds)

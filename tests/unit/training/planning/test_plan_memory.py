@@ -23,7 +23,6 @@ from bertsmith.training.planning.memory import (
     IN_BITS,
     WHOLE,
     Held,
-    Load,
     kept_bytes,
     kept_on_cpu,
     largest,
@@ -31,11 +30,17 @@ from bertsmith.training.planning.memory import (
     memory,
 )
 from bertsmith.training.planning.model_size import parameters
+from bertsmith.training.planning.work import Batch, Cut
 from bertsmith.training.pretraining.inputs import to_inputs
 
 CONFIG = BertConfig(vocab_size=99, hidden_size=128, num_hidden_layers=4, num_attention_heads=2, intermediate_size=512)
 HELD = Held(CONFIG, parameters(CONFIG), half=True, on_cpu=True, base=1e8)
-LOAD = Load(4096, 4096 * 100.0, 600, 4)
+CUT = Cut(4, Batch(4096, 4096 * 100.0, 600, 41))
+
+
+def cut_of(tokens: int) -> Cut:
+    """Of sequences of 100 tokens."""
+    return Cut(4, Batch(tokens, tokens * 100.0, tokens * 0.15, tokens / 100))
 
 
 def kept_by_autograd(model: PretrainingModel, inputs) -> float:
@@ -64,8 +69,8 @@ def test_a_layer_keeps_what_is_counted(compute: torch.dtype | None, longest: int
         for layers in (1, 4)
     )
     filled = inputs.packed.layout.lengths.astype(float)
-    load = Load(filled.sum(), (filled**2).sum(), 0, 1)
-    expected = kept_on_cpu(replace(HELD, half=compute is not None), load)
+    batch = Batch(filled.sum(), (filled**2).sum(), 0, len(filled))
+    expected = kept_on_cpu(replace(HELD, half=compute is not None), batch)
     assert (four - one) / 3 == pytest.approx(expected, rel=0.06)
 
 
@@ -79,8 +84,8 @@ def test_memory_of_a_gpu_is_that_of_our_runs_on_one(repository: Path) -> None:
     kinds = (("full", "full"), ("wikipedia", "with Wikipedia's lengths"))
     for (count, length), (kind, label) in itertools.product(((256, 128), (64, 512)), kinds):
         lengths = lengths_of(kind, count, length).astype(float)
-        load = Load(lengths.sum(), (lengths**2).sum(), 0.15 * lengths.sum(), 1)
-        planned = sum(memory(held, load).values())
+        batch = Batch(lengths.sum(), (lengths**2).sum(), 0.15 * lengths.sum(), count)
+        planned = sum(memory(held, Cut(1, batch)).values())
         taken = found[f"large, {count} {label} at {length}: bf16, AdamW, compiled, dropout 0.1, of attention 0"]
         assert planned == pytest.approx(taken, rel=0.05)
         error = f"{planned / taken - 1:+.1%}"
@@ -117,21 +122,18 @@ def test_a_mask_of_dropout_takes_bits_in_compiled_steps_alone(compiled: bool, dr
 @given(st.integers(128, 65_536), st.integers(1, 64))
 def test_more_tokens_need_more(tokens: int, more: int) -> None:
     def needed(count: int) -> float:
-        return sum(memory(HELD, Load(count, count * 100.0, count * 0.15, 4)).values())
+        return sum(memory(HELD, cut_of(count)).values())
 
     assert needed(tokens + more) > needed(tokens)
 
 
 def test_the_largest_micro_batch_fits_and_the_next_does_not() -> None:
-    def load_of(tokens: int) -> Load:
-        return Load(tokens, tokens * 100.0, tokens * 0.15, 4)
-
     room = 1e9
-    found = largest(HELD, load_of, room, 1 << 20)
+    found = largest(HELD, cut_of, room, 1 << 20)
     assert found % 128 == 0
-    assert sum(memory(HELD, load_of(found)).values()) <= room < sum(memory(HELD, load_of(found + 128)).values())
-    assert largest(HELD, load_of, 1e6, 1 << 20) == 0
-    assert largest(HELD, load_of, 1e15, 1024) == 1024
+    assert sum(memory(HELD, cut_of(found)).values()) <= room < sum(memory(HELD, cut_of(found + 128)).values())
+    assert largest(HELD, cut_of, 1e6, 1 << 20) == 0
+    assert largest(HELD, cut_of, 1e15, 1024) == 1024
 
 
 def test_a_micro_batch_that_fits_since_it_keeps_masks_in_bits_is_found() -> None:
@@ -139,22 +141,19 @@ def test_a_micro_batch_that_fits_since_it_keeps_masks_in_bits_is_found() -> None
     config = BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
     held = Held(config, parameters(config), half=True, on_cpu=False, compiled=True)
 
-    def load_of(tokens: int) -> Load:
-        return Load(tokens, tokens * 100.0, tokens * 0.15, 2)
-
     first = IN_BITS // config.hidden_size
-    room, before = (sum(memory(held, load_of(tokens)).values()) for tokens in (first, first - 128))
+    room, before = (sum(memory(held, cut_of(tokens)).values()) for tokens in (first, first - 128))
     assert room < before
-    assert {largest(held, load_of, each, most) for each in (room, before) for most in range(first, 1 << 14, 128)} == {
+    assert {largest(held, cut_of, each, most) for each in (room, before) for most in range(first, 1 << 14, 128)} == {
         first
     }
-    assert largest(held, load_of, room - 1, 1 << 16) == first - 256
-    assert largest(held, load_of, room, first - 1) == first - 256
+    assert largest(held, cut_of, room - 1, 1 << 16) == first - 256
+    assert largest(held, cut_of, room, first - 1) == first - 256
 
 
 def test_shards_save_memory_and_on_a_cpu_so_does_an_update_without_directions() -> None:
     def needed(on_cpu: bool, **changes: bool | int) -> float:
-        return sum(memory(replace(HELD, half=False, on_cpu=on_cpu, **changes), LOAD).values())
+        return sum(memory(replace(HELD, half=False, on_cpu=on_cpu, **changes), CUT).values())
 
     assert needed(False, sharded=True, ranks=4) < needed(False)
     assert needed(True, lamb=False) < needed(True, lamb=True)
@@ -165,14 +164,14 @@ def test_shards_save_memory_and_on_a_cpu_so_does_an_update_without_directions() 
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_settings_that_save_activations(saving: dict[str, bool], on_cpu: bool) -> None:
     wide = replace(HELD, half=False, on_cpu=on_cpu)
-    assert memory(replace(wide, **saving), LOAD)["activations"] < 0.7 * memory(wide, LOAD)["activations"]
+    assert memory(replace(wide, **saving), CUT)["activations"] < 0.7 * memory(wide, CUT)["activations"]
 
 
 def test_gradients_of_the_only_micro_batch_take_the_place_of_what_it_kept() -> None:
     """But on a CPU, whose freed memory is in pieces of other sizes."""
     for on_cpu in (False, True):
         held = replace(HELD, on_cpu=on_cpu)
-        many, one = memory(held, LOAD), memory(held, replace(LOAD, micro_batches=1))
+        many, one = memory(held, CUT), memory(held, replace(CUT, micro_batches=1))
         less = 0.0 if on_cpu else many["gradients, fp32"]
         assert sum(many.values()) - sum(one.values()) == pytest.approx(less)
 
@@ -181,5 +180,5 @@ def test_the_first_rank_of_a_cpu_holds_a_whole_copy_for_saves() -> None:
     """Of what a save writes: weights and both moments, in fp32."""
     for sharded in (False, True):
         held = replace(HELD, ranks=2, sharded=sharded)
-        assert memory(held, LOAD)["copy for saves, first rank"] == 3 * 4 * HELD.size.total
-    assert memory(replace(HELD, on_cpu=False), LOAD)["copy for saves, first rank"] == 0
+        assert memory(held, CUT)["copy for saves, first rank"] == 3 * 4 * HELD.size.total
+    assert memory(replace(HELD, on_cpu=False), CUT)["copy for saves, first rank"] == 0

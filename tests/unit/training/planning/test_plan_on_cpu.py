@@ -13,8 +13,8 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.library import is_loaded
 from bertsmith.optim.adamw import AdamW
 from bertsmith.training.planning import on_cpu
-from bertsmith.training.planning.cost import Batch
 from bertsmith.training.planning.on_cpu import Measuring, Timed, at_once, rest_of, share_of_layers
+from bertsmith.training.planning.work import Batch
 
 
 @pytest.mark.parametrize(

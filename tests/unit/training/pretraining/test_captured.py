@@ -23,7 +23,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.objective import mean_loss
-from bertsmith.training.planning.cost import Batch
+from bertsmith.training.planning.work import Batch
 from bertsmith.training.pretraining import compiled
 from bertsmith.training.pretraining.batch_rows import Shape
 from bertsmith.training.pretraining.captured import Capture, is_small
