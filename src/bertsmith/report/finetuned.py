@@ -16,6 +16,7 @@ from bertsmith.report.reading import PARTS, RunRead
 from bertsmith.report.svg import Chart, Line, Style, draw, floats
 from bertsmith.tasks.report.parts import CALIBRATION, CONFUSION, DOUBTS_FILE, INTERVALS_FILE, OUT_OF_FOLD, PER_CLASS
 from bertsmith.tasks.report.plots import short_name
+from bertsmith.tasks.results import FinetuneResult
 from bertsmith.tasks.scoring.classes import f1_of
 
 INTERVALS, DOUBTS = (name.removesuffix(".json") for name in (INTERVALS_FILE, DOUBTS_FILE))
@@ -40,17 +41,15 @@ def _of(place: int, run: RunRead, runs: int, limits: Limits) -> Markup:
     if run.result is None:
         seeds = [paragraph("The run is not finished, so no seed was chosen yet; its figures so far are held-out ones.")]
     else:
-        seeds = [paragraph(run.result.line()), _seeds(run), *_trials(run), _rows(run)]
+        seeds = [paragraph(run.result.line()), _seeds(run.result), *_trials(run.result), _rows(run.result)]
     parts = [_part(run, place, part, limits) for part in PARTS if part in run.tables]
     if run.result is not None and not parts:
         parts = [paragraph("There are no tables of classes: the task has none, or the run was made without a report.")]
     return section(f"task-{place}", title, *seeds, *parts)
 
 
-def _seeds(run: RunRead) -> Markup:
+def _seeds(result: FinetuneResult) -> Markup:
     """Every seed's scores, and what they come to."""
-    result = run.result
-    assert result is not None
     tests = {each.seed: each.best.test[result.metric] for each in result.seeds if each.best.test is not None}
     head = ["seed", "best epoch", f"dev {result.metric} there", *(["test there"] if tests else []), "dev, last epoch"]
     rows = [
@@ -72,10 +71,8 @@ def _seeds(run: RunRead) -> Markup:
     return joined([table("Seeds", head, rows), paragraph(f"Without looking at the text, {baseline}.", class_="note")])
 
 
-def _trials(run: RunRead) -> list[Markup]:
+def _trials(result: FinetuneResult) -> list[Markup]:
     """The trainings on folds, and on shares of the rows."""
-    result = run.result
-    assert result is not None
     found = []
     for what, name, figures in (("folds", "fold", result.folds), ("shares", "percent", result.shares)):
         if figures:
@@ -90,9 +87,7 @@ def _trials(run: RunRead) -> list[Markup]:
     return found
 
 
-def _rows(run: RunRead) -> Markup:
-    result = run.result
-    assert result is not None
+def _rows(result: FinetuneResult) -> Markup:
     rows = [
         [part, f"{count:,}", f"{result.truncated[part].rows:,}", f"{result.truncated[part].tokens:,}"]
         for part, count in result.rows.items()
