@@ -6,7 +6,7 @@ Step, loop, meter, checkpoints and compiled steps know losses by these names, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
@@ -94,10 +94,9 @@ class Watch(Protocol):
         again first, without a warning."""
 
 
-def figures_of(losses: Mapping[str, LossSum] | Sequence[LossSum]) -> Tensor:
+def figures_of(losses: Iterable[LossSum]) -> Tensor:
     """Loss, count and right predictions of each loss, one after the other, without their graph: fp32[3 x losses]."""
-    each = losses.values() if isinstance(losses, Mapping) else losses
-    return torch.stack([part.detach().float() for loss in each for part in (loss.loss, loss.count, loss.right)])
+    return torch.stack([part.detach().float() for loss in losses for part in (loss.loss, loss.count, loss.right)])
 
 
 def mean_loss(losses: Sequence[LossSum], counts: Sequence[int | Tensor]) -> Tensor:

@@ -15,7 +15,7 @@ from torch import nn
 from bertsmith.base import files, fp32_products, ranks
 from bertsmith.base.device import Device, device_of_run
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import log_choice, say, warn
+from bertsmith.base.log import counted, log_choice, say, warn
 from bertsmith.base.processor import this_processor
 from bertsmith.base.ranks.shared_stop import SharedStop
 from bertsmith.base.ranks.together import together
@@ -125,7 +125,7 @@ def micro_batch_tokens(asked: int, config: BertConfig, longest: int, device: Dev
     most = max(fitting // _MICRO_BATCH_TILE * _MICRO_BATCH_TILE, longest)
     if most >= asked:
         return asked
-    of = f"{threads} thread{'s' if threads > 1 else ''} of a CPU"
+    of = f"{counted(threads, 'thread')} of a CPU"
     why = f"on {of} larger ones are hardly faster, need more memory, and a signal would wait for them"
     log_choice("micro-batches", f"{most:,} tokens, not {asked:,}", why)
     return most

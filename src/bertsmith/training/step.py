@@ -44,7 +44,7 @@ class StepSums:
 
     def add(self, batch: Forward) -> None:
         """Adds a micro-batch."""
-        self.figures += figures_of(batch.losses)
+        self.figures += figures_of(batch.losses.values())
         self.tokens += batch.tokens
         self.slots += batch.slots
         self.attention_places += batch.attention_places

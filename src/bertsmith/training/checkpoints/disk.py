@@ -8,8 +8,9 @@ from typing import Protocol
 
 from torch import nn
 
-from bertsmith.base.log import say, size, warn
+from bertsmith.base.log import counted, say, size, warn
 from bertsmith.training.checkpoints.position import best_folders, step_folders
+from bertsmith.training.records.names import MODEL_FOLDER
 
 _FP32 = 4
 
@@ -35,8 +36,8 @@ def tell_disk_need(run: Path, model: nn.Module, kept: Kept, steps: int, keeps_be
     # One more than are kept is there while it is being written; there are never more than steps.
     checkpoints = kept.keep + (steps // kept.keep_every if kept.keep_every else 0) + 1
     checkpoints = min(checkpoints, steps) if steps else checkpoints
-    plural = "s" if checkpoints != 1 else ""
-    parts = [f"{checkpoints} checkpoint{plural} of {size(weights + moments)} (the one being written included)"]
+    saved = size(weights + moments)
+    parts = [f"{counted(checkpoints, 'checkpoint')} of {saved} (the one being written included)"]
     total = checkpoints * (weights + moments)
     if keeps_best:
         parts.append(f"as many best weights of {size(weights)}")
@@ -59,5 +60,5 @@ def tell_disk_need(run: Path, model: nn.Module, kept: Kept, steps: int, keeps_be
 
 def _size_of_outcome(run: Path) -> int:
     """Bytes of the checkpoints, best weights and model that a run has already."""
-    folders = [*step_folders(run), *best_folders(run), run / "model"]
+    folders = [*step_folders(run), *best_folders(run), run / MODEL_FOLDER]
     return sum(path.lstat().st_size for folder in folders if folder.is_dir() for path in folder.rglob("*"))
