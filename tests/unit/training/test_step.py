@@ -36,6 +36,7 @@ def test_the_slots_counted_are_those_that_attention_worked_on() -> None:
     batch = ragged_batch()
     sums.add(Pretraining(model, CPU).forward(batch, CPU))
     assert sums.tokens == 81
+    assert sums.slots == to_inputs(batch, CPU).packed.tokens > 81, "what fills a batch up on a CPU is counted"
     assert sums.attention_places == len(to_inputs(batch, CPU).packed.layout.blocks.slots) > 81
     assert "blocks" not in vars(batch.layout), "the blocks are worked out once, for attention"
 

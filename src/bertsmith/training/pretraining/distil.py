@@ -63,7 +63,7 @@ class DistilledPretraining(Pretraining):
         config, theirs = self.model.config, self.teaching.encoder.config
         # The teacher's forward pass is a third of what a step of it would take.
         flop = flop_of(config, batch) + flop_of(theirs, replace(batch, masked_labels=batch.masked_labels[:0])) / 3
-        return Forward(found, batch.tokens, len(inputs.input_ids), inputs.packed.attended_slots, flop)
+        return Forward(found, batch.tokens, inputs.packed.tokens, inputs.packed.attended_slots, flop)
 
     def _losses(self, inputs: PretrainInputs, batch: PretrainBatch) -> dict[str, LossSum]:
         """The losses that have a weight, multiplied by it."""

@@ -47,7 +47,7 @@ class Pretraining:
         inputs = to_inputs(batch, device)
         losses: PretrainLosses = self.model(inputs)  # called, so that a sharded model is gathered
         flop = flop_of(self.model.config, batch)
-        return Forward(losses._asdict(), batch.tokens, batch.layout.tokens, inputs.packed.attended_slots, flop)
+        return Forward(losses._asdict(), batch.tokens, inputs.packed.tokens, inputs.packed.attended_slots, flop)
 
     def measure(self, held_out: Sequence[PretrainBatch], between: Callable[[], None] = nothing) -> Evaluation:
         """Means over held-out batches, without baselines."""
