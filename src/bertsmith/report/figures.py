@@ -99,11 +99,11 @@ def _scores(runs: Runs) -> list[Figure]:
 
 
 def _figure(figure: Figure, runs: Runs, limits: Limits) -> Markup | None:
-    lines = list(_lines(figure, runs))
-    if not lines:
+    found = list(_found(figure.name, runs))
+    if not found:
         return None
-    beside = list(_beside(figure.name, runs))
-    staged = any(stage for *_, (_, stage, _) in _found(figure.name, runs))
+    lines, beside = [_line(figure, runs, *each) for each in found], list(_beside(figure.name, runs))
+    staged = any(stage for *_, stage, _ in found)
     chart = Chart(
         figure.name,
         figure.title,
@@ -112,8 +112,7 @@ def _figure(figure: Figure, runs: Runs, limits: Limits) -> Markup | None:
         from_zero=figure.from_zero,
         notches=_notches(runs),
     )
-    drawn = _found(figure.name, runs)
-    shown = list(dict.fromkeys((_MARKS[source], _word(source, runs[run])) for _, source, (run, *_) in drawn))
+    shown = list(dict.fromkeys((_MARKS[source], _word(source, runs[run])) for _, source, run, *_ in found))
     return element(
         "figure",
         element("figcaption", figure.title, _sources(shown, beside)),
@@ -122,26 +121,25 @@ def _figure(figure: Figure, runs: Runs, limits: Limits) -> Markup | None:
     )
 
 
-def _found(name: str, runs: Runs) -> Iterator[tuple[Curve, str, tuple[int, str, int]]]:
-    """(curve, source, (number of the run, stage, place of the stage)) of each curve of a figure."""
+def _found(name: str, runs: Runs) -> Iterator[tuple[Curve, str, int, str, int]]:
+    """(curve, source, number of the run, stage, place of the stage) of each curve of a figure."""
     for number_of_run, run in enumerate(runs):
         for place, stage in enumerate(run.curves.stages):
             for source in _MARKS:
                 curve = run.curves.of.get((name, source, stage))
                 if curve is not None:
-                    yield curve, source, (number_of_run, stage, place)
+                    yield curve, source, number_of_run, stage, place
 
 
-def _lines(figure: Figure, runs: Runs) -> Iterator[Line]:
-    for curve, source, (run, stage, place) in _found(figure.name, runs):
-        parts = [title_of(run, runs[run], len(runs)) if len(runs) > 1 else "", stage, _word(source, runs[run])]
-        yield Line(
-            joined([part for part in parts if part], ", "),
-            floats(curve.steps),
-            floats(curve.values) * figure.factor,
-            style_of(run, len(runs), stage, place),
-            _MARKS[source],
-        )
+def _line(figure: Figure, runs: Runs, curve: Curve, source: str, run: int, stage: str, place: int) -> Line:
+    parts = [title_of(run, runs[run], len(runs)) if len(runs) > 1 else "", stage, _word(source, runs[run])]
+    return Line(
+        joined([part for part in parts if part], ", "),
+        floats(curve.steps),
+        floats(curve.values) * figure.factor,
+        style_of(run, len(runs), stage, place),
+        _MARKS[source],
+    )
 
 
 def _word(source: str, run: RunRead) -> str:

@@ -45,15 +45,7 @@ from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run import micro_batch_tokens, only_training, start_device
 from bertsmith.training.shape import masking_of, order_of
 from bertsmith.training.step import train_step
-from bertsmith.training.work import (
-    CPU_TOKENS,
-    Work,
-    config_for,
-    model_of,
-    optimizer_of,
-    tokens_of_run,
-    work_of,
-)
+from bertsmith.training.work import CPU_TOKENS, Work, config_for, model_of, optimizer_of, tokens_of_run, work_of
 
 # Tokens and updates by which a batch is overfitted: few, so that BERT-base on two cores takes half a minute.
 _TOKENS = 256

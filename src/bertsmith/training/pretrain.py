@@ -39,15 +39,7 @@ from bertsmith.training.run import (
 )
 from bertsmith.training.run_folder import Run as Run
 from bertsmith.training.run_folder import RunFacts, opened, settings_identity
-from bertsmith.training.work import (
-    Work,
-    checksum_of,
-    model_of,
-    optimizer_of,
-    teaching_for,
-    tokens_of_run,
-    work_of,
-)
+from bertsmith.training.work import Work, checksum_of, model_of, optimizer_of, teaching_for, tokens_of_run, work_of
 from bertsmith.weights.huggingface import save_encoder, save_pretraining_model
 
 # Of the free ones, those that ranks need not have alike.

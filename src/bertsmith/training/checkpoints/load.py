@@ -12,13 +12,7 @@ from torch import Tensor, nn
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import warn
 from bertsmith.optim.clipped import ClippedOptimizer
-from bertsmith.training.checkpoints.folders import (
-    STATE_FILE,
-    WEIGHTS_FILE,
-    check_best,
-    check_step,
-    opened_tensors,
-)
+from bertsmith.training.checkpoints.folders import STATE_FILE, WEIGHTS_FILE, check_best, check_step, opened_tensors
 from bertsmith.training.checkpoints.position import Best, Position, best_folder, read_position, step_folders
 from bertsmith.training.checkpoints.state import MOMENTS, WEIGHTS, state_of
 from bertsmith.training.parallel import fill_from_whole
