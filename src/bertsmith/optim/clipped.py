@@ -136,12 +136,9 @@ class ClippedOptimizer(Optimizer):
         for group in self.param_groups:
             group["lr"], group["step"] = group["lr"].to(self._device()), group["step"].to(self._device())
 
+    @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # takes no closure
         """One update from the gradients of the parameters; a parameter without a gradient stays as it is."""
-        with torch.no_grad():
-            self._step()
-
-    def _step(self) -> None:
         norm = global_norm([p.grad for group in self.param_groups for p in group["params"] if p.grad is not None])
         scale = torch.ones_like(norm) if self.loss_scale is None else self.loss_scale.factor
         finite = torch.isfinite(norm)
