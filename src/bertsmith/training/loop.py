@@ -168,11 +168,11 @@ class Trainer:
                 meter.pause(evaluate_and_save())
             for step in () if self._ends(stage) else loader:
                 rate = stage.learning_rate(step.number + 1)
-                verdict = self._step(stage, step, meter, rate)
+                reading = self._step(stage, step, meter, rate)
                 # Reading the flag of the step before this one never waits for the device.
                 self._refuse_non_finite(stage, previous)
-                if verdict is not None:
-                    previous = (step, verdict)
+                if reading is not None:
+                    previous = (step, reading)
                     self._advance(step)
                     note = ""
                     if self._due(self.cadence.log_every, stage) or self._early(stage):
