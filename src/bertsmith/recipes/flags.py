@@ -227,9 +227,8 @@ def _one_value(hint: Any) -> tuple[Any, bool, bool]:
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     members = [each for each in typing.get_args(hint) if each is not type(None)] if union else [hint]
     one, may_be_none = members[0] if len(members) == 1 else hint, union and len(members) == 1
-    return (
-        (typing.get_args(one)[0], True, may_be_none) if typing.get_origin(one) is tuple else (one, False, may_be_none)
-    )
+    is_list = typing.get_origin(one) is tuple
+    return (typing.get_args(one)[0] if is_list else one), is_list, may_be_none
 
 
 def _empty(named: str, prog: str, fix: str) -> BertsmithError:

@@ -120,11 +120,8 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         fix = "use 0, with the rate that the whole run is to have as masking.rate; or leave hours out"
         yield "masking.final_rate", what, fix
     if not recipe.phase1.steps + recipe.phase2.steps:
-        yield (
-            "phase1.steps",
-            "both phases have 0 steps, so there is nothing to train",
-            "set the steps of at least one phase",
-        )
+        what = "both phases have 0 steps, so there is nothing to train"
+        yield "phase1.steps", what, "set the steps of at least one phase"
     budget = recipe.micro_batch_tokens
     for number, phase in recipe.phases.items():
         name, length, warmup, decay = f"phase{number}", phase.sequence_length, phase.warmup, phase.decay_share

@@ -98,7 +98,7 @@ def _rows(result: FinetuneResult) -> Markup:
 def _part(run: RunRead, place: int, part: str, limits: Limits) -> Markup:
     """The tables of the rows of a part, by the files that are there."""
     makers: dict[str, Callable[[Any, Limits], Markup]] = {
-        INTERVALS: _intervals,
+        INTERVALS: lambda found, _: _intervals(found),
         PER_CLASS: _classes,
         CONFUSION: _confusion,
         CALIBRATION: lambda found, _: _calibration(found, f"calibration-{place}-{part}"),
@@ -124,8 +124,7 @@ def _note(found: Mapping[str, Any]) -> str:
     return f" ({found['note']})" if found.get("note") else ""
 
 
-def _intervals(found: Mapping[str, Any], limits: Limits) -> Markup:
-    del limits
+def _intervals(found: Mapping[str, Any]) -> Markup:
     rows = [
         [title_for(name), *(number(each[side]) for side in ("value", "low", "high"))]
         for name, each in found["figures"].items()

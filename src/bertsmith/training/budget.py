@@ -143,12 +143,9 @@ def _given(overrides: Sequence[str]) -> Recipe:
     if not given.hours:
         raise BertsmithError("the preset budget needs the hours that training may take", "hours", "such as --hours 8")
     flags = split_flags(overrides, Recipe)[0]
+    of_phase2 = ("phase2.global_batch", "phase2.learning_rate")
     for asked, needed, what in (
-        (
-            given.phase2.steps,
-            ("phase2.global_batch", "phase2.learning_rate"),
-            "chooses batch and rate of phase 1 alone",
-        ),
+        (given.phase2.steps, of_phase2, "chooses batch and rate of phase 1 alone"),
         (given.optimizer.name == "lamb", ("phase1.learning_rate",), "chooses the learning rate of AdamW"),
     ):
         missing = [flag(name) for name in needed if name not in flags]
