@@ -191,6 +191,7 @@ def trainer_of(
     Raises BertsmithError where the disk refuses the metrics.
     """
     position, cadence, found = settings.position, settings.cadence, environment(settings.device.torch_device)
+    kept = cadence.keep, cadence.keep_every
     metrics: list[MetricsFile] = []
     traces: list[Trace] = []
     with ExitStack() as ends:
@@ -201,7 +202,7 @@ def trainer_of(
 
         def start() -> None:
             claim(folder, facts, position)
-            tell_disk_need(folder, objective.model, cadence, settings.steps, settings.keeps_best)
+            tell_disk_need(folder, objective.model, *kept, settings.steps, settings.keeps_best)
             metrics.append(ends.enter_context(_metrics_file(folder, facts, settings)))
             if settings.outputs.profile:
                 traces.append(Trace(folder, settings.outputs.profile, settings.device.torch_device))
@@ -214,7 +215,7 @@ def trainer_of(
             settings.before_saves()
             metrics[0].sync()  # of the first rank, which alone writes checkpoints
 
-        saver = ends.enter_context(Saver(folder, cadence.keep, cadence.keep_every, before))
+        saver = ends.enter_context(Saver(folder, *kept, before))
         if position is not None and ranks.is_first():
             saver.remove_old(position.step)  # a kill may have come before, and fewer may be kept now
         trainer = Trainer(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Protocol
 
 from torch import nn
 
@@ -15,26 +14,17 @@ from bertsmith.training.records.names import MODEL_FOLDER
 _FP32 = 4
 
 
-class Kept(Protocol):
-    """How many checkpoints stay, as `prune` takes it."""
-
-    @property
-    def keep(self) -> int: ...
-    @property
-    def keep_every(self) -> int: ...
-
-
-def tell_disk_need(run: Path, model: nn.Module, kept: Kept, steps: int, keeps_best: bool) -> None:
+def tell_disk_need(run: Path, model: nn.Module, keep: int, keep_every: int, steps: int, keeps_best: bool) -> None:
     """Says what the checkpoints, the one being written and the finished model will take beyond what is there already,
     and what is free; warns where it does not fit.
 
-    steps: of the whole run, 0 where time ends it. keeps_best: whether best weights are written too. A quota of the user
-    is not seen.
+    keep, keep_every: as of `prune`. steps: of the whole run, 0 where time ends it. keeps_best: whether best weights are
+    written too. A quota of the user is not seen.
     """
     weights = sum(each.numel() * each.element_size() for each in model.state_dict().values())
     moments = 2 * sum(each.numel() * _FP32 for each in model.parameters() if each.requires_grad)
     # One more than are kept is there while it is being written; there are never more than steps.
-    checkpoints = kept.keep + (steps // kept.keep_every if kept.keep_every else 0) + 1
+    checkpoints = keep + (steps // keep_every if keep_every else 0) + 1
     checkpoints = min(checkpoints, steps) if steps else checkpoints
     saved = size(weights + moments)
     parts = [f"{counted(checkpoints, 'checkpoint')} of {saved} (the one being written included)"]
@@ -46,8 +36,8 @@ def tell_disk_need(run: Path, model: nn.Module, kept: Kept, steps: int, keeps_be
     there, free = _size_of_outcome(run), shutil.disk_usage(run).free
     missing = max(total + weights - there, 0) - free
     said = f"disk: {run} will hold up to {size(total + weights)}: {', '.join(parts)}"
-    if kept.keep_every and not steps:
-        said += f", and a checkpoint more for every {kept.keep_every:,} steps that it will have taken"
+    if keep_every and not steps:
+        said += f", and a checkpoint more for every {keep_every:,} steps that it will have taken"
     already = f" ({size(there)} are there already)" if there else ""
     if missing > 0:
         warn(

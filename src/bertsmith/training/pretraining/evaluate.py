@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from bertsmith.model.pretraining import PretrainingModel, PretrainInputs, next_s
 from bertsmith.training.objective import nothing
 from bertsmith.training.parallel import is_sharded, reshard
 from bertsmith.training.pretraining.inputs import to_inputs
+
+if TYPE_CHECKING:
+    from bertsmith.training.pretraining.compiled import CompiledStep
 
 FIGURES = 8
 """How many numbers `held_out_figures` gives."""
@@ -90,20 +93,13 @@ def _labels(batches: Sequence[PretrainBatch]) -> Ints:
     return labels
 
 
-class Compiled(Protocol):
-    """A model that runs compiled: `training.pretraining.compiled.CompiledStep`."""
-
-    def held_out(self, batch: PretrainBatch, letters: Tensor) -> Tensor:
-        """`held_out_figures` of a micro-batch. letters: bool[V]."""
-
-
 @torch.no_grad()
 def evaluate(
     model: PretrainingModel,
     batches: Sequence[PretrainBatch],
     alphabetic: NDArray[np.bool_],
     device: torch.device,
-    compiled: Compiled | None = None,
+    compiled: CompiledStep | None = None,
     between: Callable[[], None] = nothing,
 ) -> Evaluation:
     """Runs the model over held-out batches, each rank over its share of them; the figures are of all ranks.
