@@ -259,7 +259,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
             sync(aside)
             _replace_folder(aside, path)
         finally:
-            _clear(aside)
+            clear(aside)
     if works_there:
         os.chdir(path)
         warn(f"the folder you are in, {path}, was replaced by the finished one: run `cd .` to see it")
@@ -283,8 +283,8 @@ def _replace_folder(new: Path, path: Path) -> None:
         raise
 
 
-def _clear(path: Path) -> None:
-    """Removes a folder as far as the disk lets it; of a link, the link alone."""
+def clear(path: Path) -> None:
+    """Removes a file, or a folder, as far as the disk lets it; of a link, the link alone."""
     shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         path.unlink()
@@ -320,7 +320,7 @@ def put_back(parent: Path, name: str | None = None) -> None:
             continue
         path = parent / match["name"]
         if path.exists():
-            _clear(old)
+            clear(old)
         else:
             os.replace(old, path)
             warn(f"{path} was restored: a command was killed while it replaced it")

@@ -89,7 +89,7 @@ class Run:
 
     def is_finished(self) -> bool:
         """Whether the model was written and the metrics say that the run ended."""
-        return bool(self.metrics("end")) and (self.model / "config.json").exists()
+        return bool(self.metrics("end")) and (self.model / CONFIG_FILE).exists()
 
     def is_finished_and_whole(self) -> bool:
         """As `is_finished`. Raises BertsmithError where the finished model's weights cannot be read any more."""
@@ -290,10 +290,7 @@ def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
         files.put_back(folder)
         (folder / STOPPED_MARK).unlink(missing_ok=True)
     for leftover in folder.glob(".*.part"):
-        if leftover.is_dir():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            leftover.unlink(missing_ok=True)
+        files.clear(leftover)
     done = position.step if position else 0
     known = (done, position.unmeasured, position.pending) if position else (-1,)
     last = forget_after(folder / METRICS_FILE, *known)
