@@ -138,11 +138,10 @@ def _read(folder: Path, name: str) -> RunRead:
     if not isinstance(known, dict):
         raise BertsmithError("this file does not say what a run belongs to", folder / RUN_FILE, "leave this run out")
     started_on = known.pop(STARTED_ON, {})
+    started_on = started_on if isinstance(started_on, dict) else {}
+    started_on.pop(START, None)
     belongs_to = {key: value for key, value in known.items() if not key.startswith(("recipe.", "settings."))}
     text, recipe = _recipe(folder / RECIPE_FILE)
-    started_on = (
-        {key: value for key, value in started_on.items() if key != START} if isinstance(started_on, dict) else {}
-    )
     run = RunRead(name, folder, text, recipe, belongs_to, started_on)
     for record in _records(run, folder / METRICS_FILE):
         _take(run, files.with_nan(record))

@@ -103,14 +103,14 @@ def held_out(runs: Runs, limits: Limits) -> Markup:
 
 def _held_out_of(place: int, run: RunRead, runs: int, limits: Limits) -> list[Markup]:
     records = [each for each in run.measured if each["kind"] in _KINDS]
+    title = [element("h3", title_of(place, run, runs))] if runs > 1 else []
     if not records:
-        return [element("h3", title_of(place, run, runs)), paragraph("Nothing was measured yet.")] if runs > 1 else []
+        return [*title, paragraph("Nothing was measured yet.")] if title else []
     # Those that most measurements have come first: of a start and an end there are some that no other has.
     names = [name for name, _ in Counter(name for record in records for name, _ in _figures(record)).most_common()]
     kept = [records[each] for each in some(len(records), limits.rows)]
     rows = [[_when(each), *(dict(_figures(each)).get(name, NOTHING) for name in names)] for each in kept]
     note = shown_of(len(kept), len(records), "measurement", "the first, the last, and others evenly")
-    title = [element("h3", title_of(place, run, runs))] if runs > 1 else []
     shown = table(f"Held-out figures of {run.name}", ["after step", *names], rows)
     return [*title, shown, *noted(note)]
 
