@@ -68,7 +68,7 @@ def _seeds(result: FinetuneResult) -> Markup:
     spread = [number(statistics.stdev(scores)) if len(scores) > 1 else NOTHING for scores in columns]
     rows.append(["deviation", NOTHING, *spread])
     baseline = f"{result.baseline_name}: {number(result.baseline)}"
-    return joined([table("Seeds", head, rows), paragraph(f"Without looking at the text, {baseline}.", class_="note")])
+    return joined([table("Seeds", head, rows), *noted(f"Without looking at the text, {baseline}.")])
 
 
 def _trials(result: FinetuneResult) -> list[Markup]:
@@ -81,9 +81,7 @@ def _trials(result: FinetuneResult) -> list[Markup]:
             caption = f"{what.capitalize()} of the training rows, after the last step"
             found.append(table(caption, [name, *map(title_for, names)], rows))
             if early := result.early_ends(what):
-                found.append(
-                    paragraph(f"{early}: do not compare these figures with those of the seeds.", class_="note")
-                )
+                found += noted(f"{early}: do not compare these figures with those of the seeds.")
     return found
 
 
@@ -111,12 +109,10 @@ def _part(run: RunRead, place: int, part: str, limits: Limits) -> Markup:
             try:
                 made.append(make(tables[name], limits))
             except (KeyError, TypeError, AttributeError, ValueError) as error:
-                made.append(
-                    paragraph(f"{part}/{name}.json is not in the form that is known ({error!r}).", class_="note")
-                )
+                made += noted(f"{part}/{name}.json is not in the form that is known ({error!r}).")
     others = sorted(name for name in tables if name not in makers)
     if others:
-        made.append(paragraph(f"Not shown: {', '.join(f'{name}.json' for name in others)}.", class_="note"))
+        made += noted(f"Not shown: {', '.join(f'{name}.json' for name in others)}.")
     return joined(made)
 
 

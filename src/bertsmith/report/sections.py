@@ -158,8 +158,8 @@ def environments(runs: Runs) -> Markup:
     facts = [_environment(run) for run in runs]
     old = [run.name for run in runs if not run.starts]
     note = f"Of {', '.join(old)} versions and devices are not known: runs of earlier versions did not record them."
-    notes = [paragraph(note, class_="note")] if old else []
-    return section("environment", "Environment", side_by_side("What runs were made on", runs, facts), *notes)
+    shown = side_by_side("What runs were made on", runs, facts)
+    return section("environment", "Environment", shown, *noted(note if old else ""))
 
 
 def _environment(run: RunRead) -> dict[str, str]:
