@@ -12,20 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.tasks.results import TEST
+from bertsmith.training.records.names import STAGES
 
 Floats = NDArray[np.float64]
 
 TRAINING, HELD_OUT, TEST_ROWS = "training", "held out", "test"
 PHASE = "phase"
-_STAGES = (PHASE, "seed", "fold", "share")
 # What a coordinate of a curve can be; more is no figure that anybody would want to see drawn.
 _LARGEST = 1e100
-_OF_RECORDS = ("kind", "step", *_STAGES, *(f"{kind}_step" for kind in _STAGES))
+_OF_RECORDS = ("kind", "step", *STAGES, *(f"{kind}_step" for kind in STAGES))
 
 
 def stage_of(record: Mapping[str, Any]) -> tuple[str, Any]:
     """The stage of a record, such as ("phase", 1) or ("seed", 42); ("", "") where it is of none."""
-    return next(((kind, record[kind]) for kind in _STAGES if kind in record), ("", ""))
+    return next(((kind, record[kind]) for kind in STAGES if kind in record), ("", ""))
 
 
 @dataclass

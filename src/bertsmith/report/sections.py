@@ -12,9 +12,8 @@ from bertsmith.report.figures import MEMORY, PEAK, TOKENS, WAIT, Runs, title_for
 from bertsmith.report.markup import NOTHING, Markup, details, element, joined, number, paragraph, section, some, table
 from bertsmith.report.parts import Limits, noted, shown_of, title_of
 from bertsmith.report.reading import RunRead
-from bertsmith.training.records.names import ERROR, WARNING
+from bertsmith.training.records.names import ERROR, STAGES, WARNING
 
-_OF_PLACE = ("kind", "step", "phase", "seed", "fold", "share")
 _KINDS = {"start": "before the first step", "before": "before training", "final": "finished", "evaluation": ""}
 _DIGITS = re.compile(r"\d[\d.,]*")
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
@@ -82,7 +81,7 @@ def _figures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         (title_for(name), number(value))
         for name, value in record.items()
-        if name not in _OF_PLACE
+        if name not in ("kind", "step", *STAGES)
         and not name.endswith("_step")
         and name not in ("sequence_length", MEMORY)
         and isinstance(value, int | float)
@@ -116,8 +115,8 @@ def _held_out_of(place: int, run: RunRead, runs: int, limits: Limits) -> list[Ma
 
 
 def _when(record: Mapping[str, Any]) -> str:
-    stages = [f"{name} {record[name]}" for name in _OF_PLACE[2:] if name in record]
-    own = [f"its step {record[f'{name}_step']:,}" for name in _OF_PLACE[3:] if f"{name}_step" in record]
+    stages = [f"{name} {record[name]}" for name in STAGES if name in record]
+    own = [f"its step {record[f'{name}_step']:,}" for name in STAGES[1:] if f"{name}_step" in record]
     at = [f"{record['sequence_length']} tokens"] if "sequence_length" in record else []
     words = [word for word in (_KINDS[record["kind"]], *stages, *own, *at) if word]
     return f"{record['step']:,}" + (f" ({', '.join(words)})" if words else "")

@@ -14,6 +14,8 @@ START = "start"
 METRICS_FILE, EVENTS_FILE = "metrics.jsonl", "events.jsonl"
 EVENTS_FILES = "events*.jsonl"
 """Those of all ranks, as a pattern of names."""
+STAGES = ("phase", "seed", "fold", "share")
+"""The kinds of stages, by which a record names its own, beside its step in it (`phase_step`)."""
 ENVIRONMENT, WARNING, ERROR = "environment", "warning", "error"
 
 

@@ -15,9 +15,9 @@ from typing import Any, Self
 from bertsmith.base.files import make_folder
 from bertsmith.base.log import say
 from bertsmith.training.records.appended import AppendedFile
+from bertsmith.training.records.names import STAGES
 
 _NAME = re.compile(r"events\.out\.tfevents\.(\d{19})\.")
-_OF_PLACE = ("step", "phase", "seed", "fold", "share")
 
 
 def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
@@ -26,7 +26,7 @@ def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
     return {
         f"{record['kind']}/{name}": float(value)
         for name, value in record.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and name not in _OF_PLACE
+        if isinstance(value, int | float) and not isinstance(value, bool) and name not in ("step", *STAGES)
     }
 
 
