@@ -26,7 +26,7 @@ from bertsmith.tasks.reading.files import named_rows
 from bertsmith.tasks.reading.records import Columns, Record, Row, row_of, text_of
 from bertsmith.tasks.sequences import Fit, Sequences, encode, load_tokenizer
 from bertsmith.tasks.task import NotFiniteError
-from bertsmith.weights.huggingface import TASK_FILE, model_folder, read_config
+from bertsmith.weights.huggingface import model_folder, read_config
 from bertsmith.weights.names import POOLER
 
 Vectors = NDArray[np.float32]
@@ -92,7 +92,7 @@ class Embedder(Loaded):
         self.options.check()
         self.folder = folder = model_folder(folder)
         self.columns = columns_of(folder, columns)
-        task = read_task(folder / TASK_FILE).values
+        task = read_task(folder).values
         self.overlap = task.get("window_overlap") if Embed.reads(task) and not self.options.layers else None
         config = read_config(folder)
         self.rules = rules = _rules(folder, self.options)
@@ -191,7 +191,7 @@ class Embedder(Loaded):
 
 def columns_of(folder: Path, columns: Columns | Mapping[str, Any] | None) -> Columns:
     """Where texts stand in rows for the model of a folder: as they did in training, with these in their place."""
-    return changed(read_task(folder / TASK_FILE).columns, columns)
+    return changed(read_task(folder).columns, columns)
 
 
 def _rules(folder: Path, options: VectorOptions) -> SentenceRules:

@@ -73,7 +73,7 @@ class Predictor(Loaded):
     ) -> None:
         self.folder = folder = model_folder(folder)
         shape = read_config(folder)
-        trained = read_task(folder / TASK_FILE)
+        trained = read_task(folder)
         self.columns = changed(trained.columns, columns)
         positions = shape.max_position_embeddings
         self.max_length = min(trained.max_length or read_max_length(folder) or positions, positions)
@@ -294,26 +294,24 @@ class Trained:
     values: dict[str, Any]
 
 
-def read_task(path: Path) -> Trained:
+def read_task(folder: Path) -> Trained:
     """A folder without a task.json gives the usual columns. Raises BertsmithError where the file holds something
     else."""
+    path = folder / TASK_FILE
     if not path.is_file():
         return Trained(Columns(), None, {})
     fix = "fine-tune again, or copy the file again from where the model came from"
     task = files.read_json(path, fix)
-    if not isinstance(task, dict):
-        raise BertsmithError("this file does not describe a task: it holds no JSON object", path, fix)
-    length = task.get("max_length")
-    if length is not None and (type(length) is not int or length < _LEAST_LENGTH):
-        wanted = f"a whole number from {_LEAST_LENGTH}"
-        raise BertsmithError(f"this file does not describe a task: max_length is {length!r}, not {wanted}", path, fix)
-    overlap = task.get("window_overlap")
-    if overlap is not None and (type(overlap) is not int or overlap < 0):
-        what = f"this file does not describe a task: window_overlap is {overlap!r}, not a whole number from 0"
-        raise BertsmithError(what, path, fix)
-    if not isinstance(task.get("pairs"), bool | None):
-        raise BertsmithError(f"this file does not describe a task: pairs is {task['pairs']!r}", path, fix)
     try:
+        if not isinstance(task, dict):
+            raise ValueError("it holds no JSON object")
+        length, overlap = task.get("max_length"), task.get("window_overlap")
+        if length is not None and (type(length) is not int or length < _LEAST_LENGTH):
+            raise ValueError(f"max_length is {length!r}, not a whole number from {_LEAST_LENGTH}")
+        if overlap is not None and (type(overlap) is not int or overlap < 0):
+            raise ValueError(f"window_overlap is {overlap!r}, not a whole number from 0")
+        if not isinstance(task.get("pairs"), bool | None):
+            raise ValueError(f"pairs is {task['pairs']!r}")
         return Trained(Columns.from_json(task.get("columns", {})), length, task)
     except ValueError as error:
         raise BertsmithError(f"this file does not describe a task: {error}", path, fix) from error
