@@ -75,7 +75,7 @@ class _Graph:
         places = self._places()
         if isinstance(model, Classifier):
             firsts = self._encoder(places, firsts_only=True)
-            return self._map(self._pooled(firsts), "classifier", "logits", ("batch",))
+            return self._of_rows(self._pooled(firsts), "classifier", "logits")
         hidden = self._encoder(places)
         if isinstance(model, VectorModel):
             self._in_rows(hidden, places, "last_hidden_state")
@@ -92,7 +92,7 @@ class _Graph:
             found: dict[str, Shape] = {"logits": (*_ROWS, self._config.vocab_size)}
             if next_sentence:
                 firsts = self._add("Gather", hidden, places.firsts)
-                found |= self._map(self._pooled(firsts), "next_sentence", NEXT_SENTENCE, ("batch",))
+                found |= self._of_rows(self._pooled(firsts), "next_sentence", NEXT_SENTENCE)
             return found
         self._in_rows(self._linear(hidden, "classifier"), places, "logits")
         return {"logits": (*_ROWS, len(self._weights["classifier.bias"]))}
@@ -101,10 +101,10 @@ class _Graph:
         """[T, ...] -> [B, L, ...] as an output."""
         self._add("Gather", values, places.slots, out=out)
 
-    def _map(self, x: str, name: str, out: str, dimensions: Shape) -> dict[str, Shape]:
-        """A linear map as an output."""
+    def _of_rows(self, x: str, name: str, out: str) -> dict[str, Shape]:
+        """A linear map of each row as an output, [B, C]."""
         self._add("Identity", self._linear(x, name), out=out)
-        return {out: (*dimensions, len(self._weights[f"{name}.bias"]))}
+        return {out: ("batch", len(self._weights[f"{name}.bias"]))}
 
     def _places(self) -> _Places:
         add, nodes = self._add, self.nodes
@@ -170,11 +170,11 @@ class _Graph:
         weights = add("Softmax", add("Add", scaled, places.mask), axis=-1)
         mixed = add("Transpose", add("MatMul", weights, parts["value"]), perm=[0, 2, 1, 3])
         if firsts_only:
-            return str(add("Squeeze", add("Reshape", mixed, keep), nodes.whole(1)))
-        return str(add("Gather", add("Reshape", mixed, nodes.whole(-1, config.hidden_size)), places.real))
+            return add("Squeeze", add("Reshape", mixed, keep), nodes.whole(1))
+        return add("Gather", add("Reshape", mixed, nodes.whole(-1, config.hidden_size)), places.real)
 
     def _pooled(self, firsts: str) -> str:
-        return str(self._add("Tanh", self._linear(firsts, "encoder.pooler")))
+        return self._add("Tanh", self._linear(firsts, "encoder.pooler"))
 
     def _pieces(self, hidden: str) -> str:
         """Scores of every piece for every token, [T, V]: the word embeddings are the decoder."""
@@ -209,10 +209,10 @@ class _Graph:
 
     def _norm(self, x: str, name: str) -> str:
         weights = (self.nodes.weight(self._weights[full], full) for full in (f"{name}.weight", f"{name}.bias"))
-        return str(self._add("LayerNormalization", x, *weights, axis=-1, epsilon=self._config.layer_norm_eps))
+        return self._add("LayerNormalization", x, *weights, axis=-1, epsilon=self._config.layer_norm_eps)
 
     def _activated(self, x: str) -> str:
         kind = self._config.hidden_act
         if kind == "relu":
-            return str(self._add("Relu", x))
-        return str(self._add("Gelu", x, approximate="none" if kind == "gelu" else "tanh"))
+            return self._add("Relu", x)
+        return self._add("Gelu", x, approximate="none" if kind == "gelu" else "tanh")

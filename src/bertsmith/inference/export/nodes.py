@@ -34,12 +34,11 @@ class Nodes:
         self._weights: dict[str, onnx.TensorProto] = {}
         self._quantised: dict[str, list[str]] = {}
 
-    def add(self, operator: str, *inputs: str, out: str = "", outputs: int = 1, **attributes: Any) -> Any:
-        """The name of an operator's result; a list of names where it has several."""
-        names = [out or f"{operator}_{len(self._nodes)}"]
-        names = names if outputs == 1 else [f"{names[0]}_{number}" for number in range(outputs)]
-        self._nodes.append(helper.make_node(operator, list(inputs), names, name=names[0], **attributes))
-        return names[0] if outputs == 1 else names
+    def add(self, operator: str, *inputs: str, out: str = "", **attributes: Any) -> str:
+        """The name of an operator's result."""
+        name = out or f"{operator}_{len(self._nodes)}"
+        self._nodes.append(helper.make_node(operator, inputs, [name], name, **attributes))
+        return name
 
     def weight(self, values: NDArray[Any], name: str = "") -> str:
         """The name of a constant; the same name again stands for the same values."""
@@ -68,19 +67,21 @@ class Nodes:
             product = self.add("MatMul", x, self.weight(weight.T, f"{name}.weight"))
         else:
             product = self._int8_product(x, weight.T, f"{name}.weight")
-        return str(self.add("Add", product, self.weight(bias, f"{name}.bias")))
+        return self.add("Add", product, self.weight(bias, f"{name}.bias"))
 
     def _int8_product(self, x: str, matrix: NDArray[np.float32], name: str) -> str:
         scales = np.maximum(np.abs(matrix).max(0), np.finfo(np.float32).tiny) / np.float32(_MOST)
         rounded = np.rint(matrix / scales).clip(-_MOST, _MOST).astype(np.int8)
         weight, weight_scales = self.weight(rounded, f"{name}_int8"), self.weight(scales, f"{name}_scales")
         if self._int8 == "weights":
-            return str(self.add("MatMul", x, self.add("DequantizeLinear", weight, weight_scales, axis=1)))
+            return self.add("MatMul", x, self.add("DequantizeLinear", weight, weight_scales, axis=1))
         if x not in self._quantised:
-            self._quantised[x] = self.add("DynamicQuantizeLinear", x, outputs=3)
+            names = [f"DynamicQuantizeLinear_{len(self._nodes)}_{number}" for number in range(3)]
+            self._nodes.append(helper.make_node("DynamicQuantizeLinear", [x], names, names[0]))
+            self._quantised[x] = names
         numbers, scale, zero = self._quantised[x]
         sums = self.add("Cast", self.add("MatMulInteger", numbers, weight, zero), to=TensorProto.FLOAT)
-        return str(self.add("Mul", sums, self.add("Mul", scale, weight_scales)))
+        return self.add("Mul", sums, self.add("Mul", scale, weight_scales))
 
     def model(self, inputs: Sequence[str], outputs: Mapping[str, Sequence[str | int]]) -> onnx.ModelProto:
         """The graph. inputs: int64[batch, sequence] each. outputs: fp32, the dimensions of each by its name."""
