@@ -49,10 +49,10 @@ class Refusal(Exception):
         return to_json({"error": message, "error_type": kind})
 
 
-def refused(error: BertsmithError, status: int = 422) -> Refusal:
-    """An error of the user's as a refusal; without a remedy that names flags, which who asks a server does not have."""
+def refused(error: BertsmithError) -> Refusal:
+    """422: an error of the user's, without a remedy that names flags, which who asks a server does not have."""
     where = f" ({error.where})" if error.where else ""
-    return Refusal(status, f"{error.what}{where}" + (f"; {error.fix}" if error.fix and "--" not in error.fix else ""))
+    return Refusal(422, f"{error.what}{where}" + (f"; {error.fix}" if error.fix and "--" not in error.fix else ""))
 
 
 def check_size(what: str, size: int, most: int, fix: str = "send fewer rows at a time") -> None:

@@ -26,6 +26,7 @@ from bertsmith.inference.server.service import Service
 from bertsmith.tasks.kinds.masked_words import MASK
 
 _TASKS = "the tasks of Hugging Face"
+_PAIR, _QUESTION = ("text", "text_pair"), ("question", "context")
 _TEXTS: TypeAdapter[schemas.Texts] = TypeAdapter(schemas.Texts)
 
 
@@ -76,8 +77,8 @@ async def _classes(
         names = " and ".join(f"'{each}'" for each in own)
         raise Refusal(422, f"function_to_apply is {str(how)[:40]!r}; this model has {names}")
     inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
-    rows, of_pair = [_texts(each) for each in inputs], ("text", "text_pair")
-    encoded, found = await predictions(service, request, rows, body.cut, how == "none", of_pair)
+    rows = [_texts(each) for each in inputs]
+    encoded, found = await predictions(service, request, rows, body.cut, how == "none", _PAIR)
     return encoded, [each[: parameters.get("top_k")] for each in found]
 
 
@@ -85,9 +86,14 @@ def _texts(row: Any) -> Sequence[str]:
     """A text, or the two of a pair as the text-classification pipeline takes them."""
     if isinstance(row, str):
         return [row]
-    if isinstance(row, Mapping) and set(row) == {"text", "text_pair"} and all(isinstance(row[x], str) for x in row):
-        return [row["text"], row["text_pair"]]
+    if _has_texts(row, _PAIR):
+        return [row[field] for field in _PAIR]
     raise Refusal(422, 'inputs: give texts, or {"text", "text_pair"} for pairs')
+
+
+def _has_texts(row: Any, fields: Collection[str]) -> bool:
+    """Whether it is an object of these fields alone, each with a text."""
+    return isinstance(row, Mapping) and set(row) == set(fields) and all(isinstance(each, str) for each in row.values())
 
 
 async def _rows(
@@ -99,17 +105,11 @@ async def _rows(
     inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
     rows: list[Any]
     if model.kind == "qa":
-        fields = ("question", "context")
-        if not all(
-            isinstance(each, Mapping)
-            and set(each) == set(fields)
-            and all(isinstance(each[field], str) for field in fields)
-            for each in inputs
-        ):
+        if not all(_has_texts(each, _QUESTION) for each in inputs):
             raise Refusal(422, 'inputs: give {"question", "context"}, two texts')
         columns = (model.columns.question, model.columns.context)
-        rows = [{column: each[field] for column, field in zip(columns, fields, strict=True)} for each in inputs]
-        texts = named("inputs", (row.values() for row in rows), fields)
+        rows = [{column: each[field] for column, field in zip(columns, _QUESTION, strict=True)} for each in inputs]
+        texts = named("inputs", (row.values() for row in rows), _QUESTION)
     else:
         texts = named("inputs", zip(rows := listed(_read("inputs", _TEXTS, inputs))))
     top = parameters.get("top_k", 5)

@@ -39,10 +39,6 @@ def classifies(model: Model) -> bool:
     return model.kind in ("classify", "regress", SCORE)
 
 
-def embeds(model: Model) -> bool:
-    return isinstance(model, TextModel)
-
-
 def ranks(model: Model) -> bool:
     return isinstance(model, RowModel) and model.kind in ("regress", SCORE) and model.pairs is not False
 
@@ -182,7 +178,7 @@ async def embeddings(
 
 def _with_vectors(service: Service, request: Request) -> TextModel:
     """Raises as `Service.model`."""
-    model = service.model(request, embeds, VECTORS, WAY_TO_VECTORS)
+    model = service.model(request, lambda model: isinstance(model, TextModel), VECTORS, WAY_TO_VECTORS)
     assert isinstance(model, TextModel)
     return model
 
