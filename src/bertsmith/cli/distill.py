@@ -9,10 +9,9 @@ from typing import Annotated
 import tyro
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.cli.ranks import RankFlags, over_ranks, said_once_a_host
-from bertsmith.cli.train import LabelledFlags, task_flags
+from bertsmith.cli.ranks import RunFlags, over_ranks, said_once_a_host
+from bertsmith.cli.train import LabelledFlags, given_fields, own_flags, task_flags
 from bertsmith.cli.verb import Call, Verb
-from bertsmith.recipes.flags import split_flags, wants_help
 from bertsmith.recipes.loader import load_recipe, presets
 from bertsmith.recipes.schema import Recipe
 
@@ -20,7 +19,7 @@ _CORPUS = "--corpus"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistillFlags(LabelledFlags, RankFlags):
+class DistillFlags(LabelledFlags, RunFlags):
     """Flags of `distill` on a task, beside those of DistillSettings."""
 
     teacher: Path
@@ -32,12 +31,10 @@ class DistillFlags(LabelledFlags, RankFlags):
     student: str | None = None
     """A model folder or run with the teacher's tokenizer, or a recipe (a preset or a YAML file), whose shape gets
     random weights; without it the teacher itself, whose layers --student-layers takes."""
-    resume: bool = False
-    """Continue from the newest checkpoint in the run folder."""
 
 
 @dataclass(frozen=True)
-class CorpusFlags(RankFlags):
+class CorpusFlags(RunFlags):
     """Flags of `distill` on a corpus, beside those of Recipe."""
 
     teacher: Path
@@ -48,8 +45,6 @@ class CorpusFlags(RankFlags):
     """A folder that `bertsmith prepare` wrote."""
     out: Path
     """The run folder; the finished student lies in its `model`."""
-    resume: bool = False
-    """Continue from the newest checkpoint in the run folder."""
 
 
 def _distill(call: Call) -> int:
@@ -98,16 +93,11 @@ def _on_corpus(call: Call) -> int:
 
 
 def _corpus_flags(call: Call) -> tuple[CorpusFlags, Recipe]:
-    overrides, own = split_flags(call.args, Recipe)
-    if wants_help(call.args):
-        own, overrides = ["--help"], {}
-    numbers = load_recipe("bert-mini")
-    flags, unchanged = replace(call, args=own).read_with(CorpusFlags, numbers)
-    assert unchanged == numbers, "a flag of a recipe that `split_flags` left would be lost"
+    flags = own_flags(call, CorpusFlags, load_recipe("bert-mini"))
     if Path(flags.student).is_dir():
         what = "on a corpus the student is a recipe, which says what it learns from and for how long"
         raise BertsmithError(what, "--student", f"give a YAML file, or one of: {', '.join(presets())}")
-    return flags, load_recipe(flags.student, [f"--{name}={value}" for name, value in overrides.items()])
+    return flags, load_recipe(flags.student, given_fields(call))
 
 
 VERBS = {

@@ -1,4 +1,4 @@
-"""The flags that say over how many devices a verb trains, and how its ranks come about."""
+"""The flags of every run, which say over how many devices it trains, and how its ranks come about."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _LEAST_MEMORY = 150_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankFlags:
-    """Flags of the verbs that train on several devices."""
+class RunFlags:
+    """Flags of every verb that trains."""
 
     gpus: str | None = None
     """Train on so many GPUs of this machine, or on all: a process for each, which share the work."""
@@ -39,6 +39,8 @@ class RankFlags:
     """Train in so many processes on this machine's CPU, which share the work and its cores."""
     rank_timeout: float = 300.0
     """Seconds after which a process of several that is not heard from is taken for lost, and the others leave."""
+    resume: bool = False
+    """Continue from the newest checkpoint in the run folder."""
 
 
 @contextmanager
@@ -53,7 +55,7 @@ def said_once_a_host() -> Iterator[None]:
         raise
 
 
-def over_ranks(call: Call, flags: RankFlags, device: str, work: Callable[[str], Path]) -> int:
+def over_ranks(call: Call, flags: RunFlags, device: str, work: Callable[[str], Path]) -> int:
     """Does the work in the processes that the flags ask for, or that torchrun or srun has started, and prints the
     folder that it gives, once; gives the exit status.
 
@@ -80,7 +82,7 @@ def over_ranks(call: Call, flags: RankFlags, device: str, work: Callable[[str], 
     return 0
 
 
-def _take_part(call: Call, flags: RankFlags, here: Place, device: str, work: Callable[[str], Path]) -> None:
+def _take_part(call: Call, flags: RunFlags, here: Place, device: str, work: Callable[[str], Path]) -> None:
     from bertsmith.base.ranks.join import Joining, take_part
 
     if here.started_by != "bertsmith" and (flags.gpus is not None or flags.ranks is not None):
@@ -98,7 +100,7 @@ def _take_part(call: Call, flags: RankFlags, here: Place, device: str, work: Cal
     take_part(Joining(here, device, flags.rank_timeout, telling), once)
 
 
-def _check(flags: RankFlags) -> None:
+def _check(flags: RunFlags) -> None:
     if flags.gpus is not None and flags.ranks is not None:
         fix = "use --gpus for GPUs, or --ranks for processes on the CPU"
         raise BertsmithError("--gpus and --ranks are given together", "--ranks", fix)
@@ -112,7 +114,7 @@ def _check(flags: RankFlags) -> None:
         raise BertsmithError(f"--rank-timeout is {flags.rank_timeout:g}", "--rank-timeout", fix)
 
 
-def _device(flags: RankFlags, device: str) -> str:
+def _device(flags: RunFlags, device: str) -> str:
     """The device that the flags mean, where the user has set none. Raises BertsmithError where they contradict it."""
     name, meant = ("--gpus", "cuda") if flags.gpus is not None else ("--ranks", "cpu")
     if flags.gpus is None and flags.ranks is None:
@@ -123,7 +125,7 @@ def _device(flags: RankFlags, device: str) -> str:
     return meant
 
 
-def _wanted(flags: RankFlags) -> int:
+def _wanted(flags: RunFlags) -> int:
     """How many processes to train in."""
     if flags.gpus is None:
         return _fitting(flags.ranks or 1)

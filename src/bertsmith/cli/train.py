@@ -11,7 +11,7 @@ import tyro
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
-from bertsmith.cli.ranks import RankFlags, over_ranks, said_once_a_host
+from bertsmith.cli.ranks import RunFlags, over_ranks, said_once_a_host
 from bertsmith.cli.verb import Call, Verb, import_torch
 from bertsmith.recipes.flags import split_flags, wants_help
 from bertsmith.recipes.loader import BUDGET, load_recipe, presets
@@ -27,7 +27,7 @@ _SHOWN = "bert-base-nvlamb"
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputFlags(RankFlags):
+class OutputFlags(RunFlags):
     """Flags of the verbs that train."""
 
     dllogger: Path | None = None
@@ -61,8 +61,6 @@ class PretrainFlags(RecipeFlags, OutputFlags):
 
     out: Path
     """The run folder; the finished model is written to its `model`."""
-    resume: bool = False
-    """Continue from the newest checkpoint in the run folder."""
     check: bool = False
     """Train nothing, but say in about a minute whether model, data, optimizer and device fit together: a small batch is
     overfitted, a micro-batch timed, a checkpoint written and read."""
@@ -131,21 +129,29 @@ def given_fields(call: Call) -> list[str]:
     return [f"--{name}={value}" for name, value in split_flags(call.args, Recipe)[0].items()]
 
 
+Own = TypeVar("Own")
 OfRecipe = TypeVar("OfRecipe", bound=RecipeFlags)
 
 
 def recipe_flags(call: Call, kind: type[OfRecipe]) -> tuple[OfRecipe, Recipe]:
     """A verb's own flags, and the recipe, maybe that of a budget, with the values that flags give its fields."""
-    _, own = split_flags(call.args, Recipe)
     numbers = Recipe()
     if wants_help(call.args):  # with the numbers of the recipe, where one is named
+        own = split_flags(call.args, Recipe)[1]
         named = next((token for token in own if token in presets() or _is_recipe_file(token)), None)
         unnamed = f"Numbers are those of {_SHOWN}; name a preset or a file before --help for its own.\n\n"
         call = replace(call, description=("" if named else unnamed) + call.description)
-        own, numbers = ["--help"], load_recipe(named or _SHOWN, budget=True)
+        numbers = load_recipe(named or _SHOWN, budget=True)
+    flags = own_flags(call, kind, numbers)
+    return flags, load_recipe(flags.recipe, given_fields(call), budget=True)
+
+
+def own_flags(call: Call, kind: type[Own], numbers: Recipe) -> Own:
+    """A verb's flags beside those of a recipe's fields. numbers: of these, for the help."""
+    own = ["--help"] if wants_help(call.args) else split_flags(call.args, Recipe)[1]
     flags, unchanged = replace(call, args=own).read_with(kind, numbers)
     assert unchanged == numbers, "a flag of a recipe that `split_flags` left would be lost"
-    return flags, load_recipe(flags.recipe, given_fields(call), budget=True)
+    return flags
 
 
 def _is_recipe_file(token: str) -> bool:
@@ -193,8 +199,6 @@ class FinetuneFlags(BenchmarkFlags, OutputFlags):
     """The folder of a pre-trained model, or a run that has one."""
     out: Path
     """The run folder; the fine-tuned model is written to its `model`."""
-    resume: bool = False
-    """Continue from the newest checkpoint in the run folder."""
 
 
 def _finetune(call: Call) -> int:
