@@ -80,7 +80,7 @@ def test_transformers_reads_the_folder_and_gives_the_same_logits(answered):
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
     predictor = Predictor(result.model, "cpu", precision="fp32")
     examples = predictor.examples(rows[:8])
-    scores = predictor._runner.scores(predictor._model, examples.sequences, per_token=True)
+    scores = predictor._runner.scores(predictor.model, examples.sequences, per_token=True)
     ends = np.cumsum(examples.sequences.lengths)
     kinds = [
         np.arange(len(each)) >= first

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from torch import nn
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError, check_class
@@ -53,8 +52,9 @@ class Predictor(Loaded):
     Each answer also has "truncated_tokens", how many tokens of the row the model did not read.
     columns: where the texts stand in a row; the columns that the model was fine-tuned on, or these with the fields of a
     mapping in their place. At most `budget_tokens` go through the model at once. backend: "torch"; or "onnx" or
-    "openvino", for a folder that was exported to it. folder, facts: the model's, and what it is run by. Raises
-    BertsmithError for a folder that predicts nothing, and for a `top` and columns that its kind does not read.
+    "openvino", for a folder that was exported to it. folder, facts: the model's, and what it is run by. model: gives
+    the scores. Raises BertsmithError for a folder that predicts nothing, and for a `top` and columns that its kind does
+    not read.
 
     Sets for the whole process how PyTorch makes fp32 products, as `bertsmith.base.device.choose_device`
     says: a model that is loaded later in another precision may change the last digits of an fp32 one.
@@ -94,7 +94,7 @@ class Predictor(Loaded):
         given = changed_columns(self.columns, trained.columns) + ["--n-best"] * (top is not None)
         check_read(self.kind, given, _READ_BY, folder)
         run_by = {"backend": backend, "device": device, "precision": precision}
-        self._model, self._runner, facts = ready_model(
+        self.model, self._runner, facts = ready_model(
             self._task.build, folder, kind.may_be_fresh, **run_by, budget_tokens=budget_tokens
         )
         self.facts = {**facts, "top": most}
@@ -149,7 +149,7 @@ class Predictor(Loaded):
 
     def outputs(self, sequences: Sequences) -> list[Any]:
         """What the model gives for each sequence, which does not depend on the others: [S]."""
-        return self._task.outputs(self._model, sequences, self._runner)
+        return self._task.outputs(self.model, sequences, self._runner)
 
     def answered(self, outputs: Sequence[Any], records: Sequence[Record], sequences: Sequences) -> list[Prediction]:
         """The predictions of records, from the `outputs` of their sequences."""
@@ -193,7 +193,7 @@ class Predictor(Loaded):
         them, such as tables and pictures."""
         assert isinstance(self._task, Task)
         runner = replace(self._runner, doing="measuring")
-        scores = runner.scores(self._model, examples.sequences, self._task.per_token)
+        scores = runner.scores(self.model, examples.sequences, self._task.per_token)
         if report is not None:
             self._task.write(scores, examples, report)
             say(f"report: {report}")
@@ -214,11 +214,6 @@ class Predictor(Loaded):
         other = copy.copy(self)
         other.columns = columns
         return other
-
-    @property
-    def model(self) -> nn.Module:
-        """What gives the scores."""
-        return self._model
 
     @property
     def kind(self) -> str:

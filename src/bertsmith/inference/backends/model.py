@@ -103,11 +103,13 @@ def ready_model(
     """
     budget_tokens = count_of("budget_tokens", budget_tokens)
     chosen = chosen_engine(folder, backend, device, precision)
+    on = chosen.torch_device if isinstance(chosen, Device) else torch.device("cpu")
+    facts: dict[str, str | int] = {"backend": backend, "device": on.type, "precision": chosen.precision}
+    facts["budget_tokens"] = budget_tokens
     if isinstance(chosen, Device):
         model = load_model(lambda config: build(config, chosen.compute), folder, may_be_fresh)
-        facts = {"backend": backend, "device": chosen.torch_device.type, "precision": chosen.precision}
-        runner = Runner(chosen.torch_device, budget_tokens, between=partial(_check_process, os.getpid()))
-        return _on_device(model, chosen), runner, facts | {"budget_tokens": budget_tokens}
+        runner = Runner(on, budget_tokens, between=partial(_check_process, os.getpid()))
+        return _on_device(model, on), runner, facts
     run = open_graph(chosen)
     with shapes_only():
         model = build(read_config(folder), None)
@@ -119,9 +121,7 @@ def ready_model(
         )
         raise BertsmithError(what, folder, fix)
     _check_outputs(model, {name: each.shape for name, each in found.items()}, chosen.path)
-    runner = Runner(torch.device("cpu"), min(budget_tokens, _MOST_TOKENS))
-    facts = {"backend": backend, "device": "cpu", "precision": chosen.precision}
-    return GraphModel(run, model), runner, facts | {"budget_tokens": budget_tokens}
+    return GraphModel(run, model), Runner(on, min(budget_tokens, _MOST_TOKENS)), facts
 
 
 def _check_outputs(model: nn.Module, found: Mapping[str, tuple[int, ...]], path: Path) -> None:
@@ -199,9 +199,9 @@ def chosen_engine(folder: Path, backend: str, device: str, precision: str) -> De
     return graph
 
 
-def _on_device(model: nn.Module, chosen: Device) -> nn.Module:
+def _on_device(model: nn.Module, device: torch.device) -> nn.Module:
     """A loaded model where it will be run, with the matrices of its encoder once in memory."""
-    model = model.to(chosen.torch_device)
+    model = model.to(device)
     for encoder in (each for each in model.modules() if isinstance(each, Encoder)):
         encoder.keep_weights_once()
     return model

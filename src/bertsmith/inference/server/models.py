@@ -80,6 +80,7 @@ class RowModel:
         self.name, self.folder, self._predictor = name, folder, predictor
         self.kind, self.max_length, self.precision = predictor.kind, predictor.max_length, predictor.facts["precision"]
         self.columns, self.pairs, self.prompts = predictor.columns, predictor.pairs, predictor.prompts
+        self.tokenizer = predictor.tokenizer
         self.lane = Lane(name, predictor.outputs, budget_tokens)
         self.lanes = (self.lane,)
         config = files.read_json(folder / CONFIG_FILE)
@@ -89,10 +90,6 @@ class RowModel:
         self.piece_ids = (
             {piece: number for number, piece in enumerate(self.tokenizer.pieces)} if self.reads_masks else {}
         )
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._predictor.tokenizer
 
     def encode(self, asked: Asked, cut: Cut) -> Encoded:
         """Raises Refusal for rows that cannot be used (422), and for one that is too long (413)."""
@@ -132,14 +129,10 @@ class TextModel:
         self.name, self.folder, self._embedder = name, folder, embedder
         self.max_length, self.precision = embedder.max_length, embedder.facts["precision"]
         self.width, self.unit, self.pooling = embedder.width, embedder.unit, embedder.rules.pooling
-        self.token_width = embedder.token_width
+        self.token_width, self.tokenizer = embedder.token_width, embedder.tokenizer
         self.lane = Lane(name, lambda sequences: list(embedder.vectors(sequences)), budget_tokens)
         self.token_lane = Lane(name, embedder.token_vectors, budget_tokens)
         self.lanes = (self.lane, self.token_lane)
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._embedder.tokenizer
 
     def encode(self, asked: Asked, cut: Cut) -> Encoded:
         """Raises Refusal for texts that cannot be used (422), and for one that is too long (413)."""
