@@ -195,5 +195,4 @@ def deal_within(lengths: ArrayLike, ranks: int, budget_tokens: int) -> list[Ints
 def ranges(starts: Ints, lengths: Ints) -> Ints:
     """The integers of all ranges starts[i] to starts[i] + lengths[i], concatenated."""
     ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(starts - ends + lengths, lengths)
+    return np.arange(int(lengths.sum())) + np.repeat(starts - ends + lengths, lengths)

@@ -78,12 +78,9 @@ def alone_in(folder: Path) -> Iterator[bool]:
         yield _taken(file, shared=False)
 
 
-@contextmanager
-def _lock_file(folder: Path) -> Iterator[IO[bytes]]:
+def _lock_file(folder: Path) -> IO[bytes]:
     files.make_folder(folder)
-    # Open for reading too, without which NFS gives no shared lock.
-    with files.open_to_append(folder / LOCK_FILE) as file:
-        yield file
+    return files.open_to_append(folder / LOCK_FILE)  # for reading too, without which NFS gives no shared lock
 
 
 def _taken(file: IO[bytes], shared: bool) -> bool:
