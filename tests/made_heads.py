@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,10 @@ from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.weights.huggingface import FolderContents, save_model
 from made_rows import CONFIG, PIECES, WORDS
 
+needs_engines = pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "openvino")),
+    reason="onnx, onnxruntime or openvino is not installed",
+)
 LABELS = ("praise", "blame", "neither")
 _TEXTS = [{"text": " ".join(WORDS[: 3 * number + 1])} for number in range(5)]
 _PAIRS = [{**row, "text_b": "lovely word3"} for row in _TEXTS]

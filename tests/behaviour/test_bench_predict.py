@@ -21,14 +21,10 @@ from bertsmith.cli import main
 from bertsmith.inference.backends.exported import BACKENDS
 from bertsmith.tokens.tokenizer import Tokenizer
 from made_commands import called
-from made_heads import made_head, made_short_classifier
+from made_heads import made_head, made_short_classifier, needs_engines
 from made_rows import PIECES, WORDS
 
 pytestmark = pytest.mark.usefixtures("no_data")
-needs_engines = pytest.mark.skipif(
-    not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "openvino")),
-    reason="onnx, onnxruntime or openvino is not installed",
-)
 LABELS = [side.label for side in sides_of(())]
 
 

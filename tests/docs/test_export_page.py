@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -10,16 +9,14 @@ from pathlib import Path
 import pytest
 
 import bertsmith
+from made_heads import needs_engines
 from made_pages import blocks, page, read_lines, run_here, typed_here, write_table
 from made_rows import QUICK, made_model, rows
 
 PAGE = page("export.md")
 (COMMANDS,) = blocks(PAGE)
 (CODE,) = blocks(PAGE, "python")
-pytestmark = pytest.mark.skipif(
-    not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "openvino")),
-    reason="onnx, onnxruntime or openvino is not installed",
-)
+pytestmark = needs_engines
 
 
 @pytest.fixture(scope="module")

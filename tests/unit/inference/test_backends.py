@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -25,14 +24,11 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.embedding.folders import SentenceRules, folder_files
 from bertsmith.tasks.embedding.pooling import POOLINGS
 from made_commands import Command
-from made_heads import KINDS, assert_near, made_head
+from made_heads import KINDS, assert_near, made_head, needs_engines
 from made_rows import CONFIG
 
 ENGINES = ("onnx", "openvino")
-pytestmark = pytest.mark.skipif(
-    not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "openvino")),
-    reason="onnx, onnxruntime or openvino is not installed",
-)
+pytestmark = needs_engines
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -25,13 +24,10 @@ from bertsmith.inference.export.int8 import Int8Loss
 from bertsmith.inference.predictor import Predictor
 from bertsmith.weights.huggingface import load_encoder
 from made_commands import Command
-from made_heads import LABELS, made_head
+from made_heads import LABELS, made_head, needs_engines
 from made_rows import CONFIG, QUICK, made_model, rows
 
-pytestmark = pytest.mark.skipif(
-    not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "openvino")),
-    reason="onnx, onnxruntime or openvino is not installed",
-)
+pytestmark = needs_engines
 
 
 @pytest.fixture(scope="module")
