@@ -48,10 +48,9 @@ class CorpusFlags(RunFlags):
 
 
 def _distill(call: Call) -> int:
-    given = {token.split("=", 1)[0] for token in call.args}
-    if _CORPUS not in given:
+    if _CORPUS not in call.given:
         return _on_task(call)
-    if of_rows := sorted(given & {"--train", "--dev", "--test", "--data"}):
+    if of_rows := sorted(call.given & {"--train", "--dev", "--test", "--data"}):
         what = f"{_CORPUS} and {', '.join(of_rows)} exclude each other: a student learns from a corpus or from rows"
         raise BertsmithError(what, call.prog, "leave out one of them")
     return _on_corpus(call)

@@ -82,8 +82,7 @@ def _is_of_rows(call: Call) -> bool:
     from bertsmith.tasks.benchmarks.benchmark import benchmarks
 
     first = call.args[0] if call.args else ""
-    given = {token.split("=", 1)[0] for token in call.args}
-    return first in (*KINDS, *benchmarks()) or not given.isdisjoint(_OF_ROWS)
+    return first in (*KINDS, *benchmarks()) or not call.given.isdisjoint(_OF_ROWS)
 
 
 def _pretraining(call: Call) -> tuple[WhereFlags, Plan]:
@@ -116,7 +115,7 @@ def _finetuning(call: Call) -> tuple[WhereFlags, Plan]:
 
 
 def _refuse_device(call: Call) -> None:
-    if any(token.split("=", 1)[0] == "--device" for token in call.args):
+    if "--device" in call.given:
         raise BertsmithError("a plan is made for --gpu, not for --device", "--device", "use --gpu cpu, or leave it out")
 
 

@@ -44,7 +44,7 @@ def _serve(call: Call) -> None:
         what = f"a server needs {error.name}, which is not installed"
         raise BertsmithError(what, call.prog, "pip install 'bertsmith[serve]'") from error
     name, token = "--token", flags.token
-    if token is None and any(each.partition("=")[0] == "--token" for each in call.args):
+    if token is None and "--token" in call.given:
         what = "--token is None, as where a variable of the program that starts the server is not set"
         raise BertsmithError(what, call.prog, "give it a token, or leave it out")
     if token is None:

@@ -57,6 +57,11 @@ class Call:
     args: list[str]
     everywhere: tuple[str, ...] = ()
 
+    @property
+    def given(self) -> set[str]:
+        """The flags that were given, without a value that follows "=", and all other arguments."""
+        return {token.partition("=")[0] for token in self.args}
+
     def read(self, kind: type[T]) -> T:
         """The verb's flags as a dataclass."""
         return parse_flags(kind, self.args, prog=self.prog, description=self.description)

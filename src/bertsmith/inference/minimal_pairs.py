@@ -14,9 +14,10 @@ from bertsmith.base.files import StrPath, as_path, data_folder
 from bertsmith.base.log import Progress, as_details, counted, say
 from bertsmith.base.streams import stream_key
 from bertsmith.inference.blimp import PHENOMENON
+from bertsmith.inference.embed import record_of
 from bertsmith.inference.parts.part import Account, Named
 from bertsmith.inference.predictor import Predictor, predictor_of
-from bertsmith.tasks.reading.records import Columns, read_rows, text_of
+from bertsmith.tasks.reading.records import Columns, read_rows
 
 _GOOD, _BAD = "sentence_good", "sentence_bad"
 # Relative; what is computed in other company differs in its last bits.
@@ -90,11 +91,7 @@ def _told(predictor: Predictor, path: Path, score: MinimalPairsScore, account: A
     """Whether the better sentence of each pair of a file is the likelier one. The account gets both sentences."""
     rows: list[Named] = []
     for where, row in read_rows(path, Columns(text=_GOOD)):
-        try:
-            assert not isinstance(row, str)
-            rows += [(f"{where}, {name}", text_of(row, name)) for name in (_GOOD, _BAD)]
-        except ValueError as error:
-            raise BertsmithError(str(error), where, "correct or remove this row") from error
+        rows += [(f"{where}, {name}", record_of(where, row, name).text) for name in (_GOOD, _BAD)]
     if not rows:
         raise BertsmithError("no rows found", path, "give a file with at least one pair")
     with as_details():

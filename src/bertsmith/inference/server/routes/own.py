@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -96,11 +96,12 @@ def _check_choices(rows: Sequence[str | dict[str, Any]], columns: Sequence[str],
 
 def _shortened(found: Prediction, top: int) -> dict[str, Any]:
     """An answer with the `top` best where it lists several."""
-    cuts: dict[str, Callable[[Any], Any]] = {
-        "nbest": lambda best: best[:top],
-        "guesses": lambda masks: [each[:top] for each in masks],
-    }
-    return {name: cuts.get(name, lambda value: value)(value) for name, value in found.items()}
+    shortened = dict(found)
+    if "nbest" in found:
+        shortened["nbest"] = found["nbest"][:top]
+    if "guesses" in found:  # of each [MASK]
+        shortened["guesses"] = [each[:top] for each in found["guesses"]]
+    return shortened
 
 
 def _info(model: Model, service: Service) -> dict[str, Any]:
