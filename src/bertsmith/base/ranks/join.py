@@ -25,7 +25,7 @@ from bertsmith.base.ranks.meeting import AllLeave, Arrival, Patience, meet
 from bertsmith.base.ranks.places import LAUNCHER, Place
 from bertsmith.base.ranks.store import STOPPED, RankTaken, apart, asked, connect, settled, this_host
 from bertsmith.base.ranks.verdict import Verdict, failed, speaks
-from bertsmith.base.ranks.watch import Watch, named
+from bertsmith.base.ranks.watch import Watch, opening
 from bertsmith.base.stopping import StoppedAfterSaving, stop_requested
 
 # Hosts of a job may start minutes apart, while images are copied to them.
@@ -70,7 +70,7 @@ def take_part(joining: Joining, work: Callable[[], None]) -> NoReturn:
     """Joins the ranks, does the work, and ends the process."""
     place = joining.place
     if place.rank:
-        log.only_warnings(named(place.rank))
+        log.only_warnings(opening(place.rank))
     store, watch = None, None
     try:
         patience = Patience(max(joining.timeout_seconds, _JOIN_SECONDS), joining.timeout_seconds, _orphaned)
@@ -90,7 +90,8 @@ def take_part(joining: Joining, work: Callable[[], None]) -> NoReturn:
         watch.finish()
     except AllLeave as news:
         spoken = speaks(place.rank, news.hosts, news.verdict)
-        ranks.leave(news.verdict.status, f"{named(place.rank)}{news.verdict.line()}" if spoken else "", _outlive(place))
+        words = f"{opening(place.rank)}{news.verdict.line()}" if spoken else ""
+        ranks.leave(news.verdict.status, words, _outlive(place))
     except BaseException as error:
         if isinstance(error, RankTaken) and error.all_met:
             store = None  # no verdict for those that train
@@ -137,7 +138,7 @@ def _fail(error: BaseException, joining: Joining, store: Any, watch: Watch | Non
         elif watch is not None:
             watch.wait_for_verdict()  # another rank broke the connection: the watch finds which, and leaves
     mine = failed(place.rank, this_host(), error, status)
-    words = f"{named(place.rank)}{text}"
+    words = f"{opening(place.rank)}{text}"
     standing: Verdict | None = mine
     if watch is not None:
         standing = watch.report(mine, words, patience)

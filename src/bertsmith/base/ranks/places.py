@@ -97,7 +97,7 @@ def _by_torchrun(environ: Mapping[str, str]) -> Place | None:
         started_by="bertsmith" if LAUNCHER in environ else "torchrun",
         hosts_store=rank == 0 and not agent,
         attempt=environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
-        run=_torchrun_s_run(environ) or f"{size}-{_folder(sys.argv)}",
+        run=_torchrun_id(environ) or f"{size}-{_folder(sys.argv)}",
     )
 
 
@@ -167,7 +167,7 @@ def _step(environ: Mapping[str, str]) -> str:
     return f"{job}.{environ.get('SLURM_STEP_ID', '0')}" if job else ""
 
 
-def _torchrun_s_run(environ: Mapping[str, str]) -> str:
+def _torchrun_id(environ: Mapping[str, str]) -> str:
     """What --rdzv-id names; "" without: torchrun then calls every run "none"."""
     name = environ.get("TORCHELASTIC_RUN_ID", "")
     return "" if name == "none" else name

@@ -168,9 +168,9 @@ class Watch:
             return
         place = self._place
         told = verdict.rank == place.rank or speaks(place.rank, self._hosts, verdict)
-        self._leave(verdict.status, f"{named(place.rank)}{verdict.line()}" if told else "", self.outlive_seconds)
+        self._leave(verdict.status, f"{opening(place.rank)}{verdict.line()}" if told else "", self.outlive_seconds)
 
 
-def named(rank: int) -> str:
+def opening(rank: int) -> str:
     """How a message of a rank begins; the first one's has no name."""
     return f"rank {rank}: " if rank else ""
