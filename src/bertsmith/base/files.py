@@ -245,8 +245,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
     for the same path, or `put_back`, restores it. If the folder is the process's working directory, the new one is
     afterwards. Raises BertsmithError when the disk is full or read-only.
     """
-    if path.name in ("", ".."):  # "." and the like have no name to put another folder beside
-        path = path.resolve()
+    path = _named(path)
     works_there = path.exists() and path.samefile(".")
     aside = _beside(path, "part")
     with disk_errors(path):
