@@ -71,13 +71,12 @@ def import_checkpoint(
     shape = _with_rows_of(foreign, _shape_of(values, config_path, activation), tokenizer)
     tensors = _fitted(foreign, shape, named_classifier(values))
     architecture, labels = architecture_of(tensors, values, foreign.where)
-    contents = FolderContents(architecture, tokenizer.save, labels)
-    write_folder(tensors, shape, contents, out)
+    write_folder(tensors, shape, FolderContents(architecture, tokenizer.save, labels), out)
     if foreign.left_out:
         say(f"{foreign.where}: left out: {', '.join(foreign.left_out)}")
     tell_dtypes(foreign.where, tensors)
     count = sum(each.numel() for each in tensors.values())
-    say(f"{len(tensors):,} tensors, {count:,} parameters: {contents.architecture} in {out}")
+    say(f"{len(tensors):,} tensors, {count:,} parameters: {architecture} in {out}")
     return out
 
 

@@ -218,7 +218,7 @@ class Batcher:
         fails for these sequences by themselves.
         """
         job = Job(sequences, asyncio.get_running_loop().create_future(), sequences.lengths.tolist())
-        self.check_room(lane, sum(job.lengths))
+        self.check_room(lane, job.tokens)
         with self._changed:
             lane.add(job)
             self._changed.notify()
