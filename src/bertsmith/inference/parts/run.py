@@ -6,7 +6,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -88,9 +88,8 @@ class RowOptions(TypeChecked):
         there = torch.cuda.device_count()
         wanted = there if self.gpus == "all" else {f"{each}": each for each in range(there + 1)}.get(self.gpus, 0)
         if not 1 <= wanted <= there:
-            raise BertsmithError(
-                f"gpus is {self.gpus}", "gpus", f"{counted(there, 'CUDA device')} found; use all or a number"
-            )
+            fix = f"{counted(there, 'CUDA device')} found; use all or a number"
+            raise BertsmithError(f"gpus is {self.gpus}", "gpus", fix)
         return [f"cuda:{number}" for number in range(wanted)]
 
 
@@ -162,11 +161,8 @@ def _into_file(
             if options.on_error == "stop":
                 _refuse_left_out(finished)
             if options.resume:
-                say(
-                    f"parts that are finished: {len(finished):,}"
-                    if finished
-                    else "no finished parts are there: beginning anew"
-                )
+                kept = f"parts that are finished: {len(finished):,}"
+                say(kept if finished else "no finished parts are there: beginning anew")
             with _keeping(folder, source, workers):
                 done, parts = _answered(
                     workers, source, options, finished, progress, lambda number: job.fits(folder.part(number))
@@ -183,24 +179,16 @@ def _into_file(
                 stop.end_as_usual(f"{folder.out} is complete, and the work ends as usual")
                 folder.put_in_place()
     if done.skipped:
-        warn(
-            listed(
-                f"{counted(done.skipped, 'unusable row')} left out, see {folder.bad}",
-                done.first_skipped,
-                done.skipped,
-            )
-        )
+        what = f"{counted(done.skipped, 'unusable row')} left out, see {folder.bad}"
+        warn(listed(what, done.first_skipped, done.skipped))
     return done
 
 
-@contextmanager
-def _workers(job: Job, folder: PartsFolder, options: RowOptions) -> Iterator[Workers]:
+def _workers(job: Job, folder: PartsFolder, options: RowOptions) -> AbstractContextManager[Workers]:
     devices = options.devices(job.device)
-    if len(devices) == 1:
-        yield Here(job.load(devices[0]), folder, options.on_error)
-        return
-    with processes(job.load, devices, folder, options.on_error) as several:
-        yield several
+    if len(devices) > 1:
+        return processes(job.load, devices, folder, options.on_error)
+    return nullcontext(Here(job.load(devices[0]), folder, options.on_error))
 
 
 def _answered(

@@ -15,7 +15,7 @@ from bertsmith.inference.parts.part import Account, Answered, Named, OnError, Pa
 from bertsmith.inference.parts.reading import PART_CHARACTERS, characters, parts_of
 from bertsmith.tasks.reading.bad_rows import SHOWN, BadRow, in_words
 from bertsmith.tasks.reading.files import is_pipe, name_of
-from bertsmith.tasks.reading.records import read_rows
+from bertsmith.tasks.reading.records import Columns, RowReader, read_rows
 
 
 def stream(work: PartWork, source: str | Path, part_rows: int, on_error: OnError, progress: Progress) -> Account:
@@ -23,12 +23,8 @@ def stream(work: PartWork, source: str | Path, part_rows: int, on_error: OnError
     one too."""
     done = Account()
     piped = is_pipe(source)
-    parts = (
-        _as_they_come(work, source, part_rows, on_error)
-        if piped
-        else parts_of(source, work.columns, work.reader, part_rows, on_error)
-    )
-    for part in parts:
+    parts = _as_they_come if piped else parts_of
+    for part in parts(source, work.columns, work.reader, part_rows, on_error):
         for answered in _one_by_one(work, part, on_error) if piped else [answer(work, part, on_error)]:
             for error, _ in answered.bad[: max(0, SHOWN - done.skipped)]:
                 warn(f"left out: {in_words(error)}")
@@ -72,7 +68,9 @@ class _Waiting(queue.Queue[tuple[Any, int]]):
         return item
 
 
-def _as_they_come(work: PartWork, source: str | Path, most: int, on_error: OnError) -> Iterator[Part]:
+def _as_they_come(
+    source: str | Path, columns: Columns, reader: type[RowReader], most: int, on_error: OnError
+) -> Iterator[Part]:
     """The rows of a pipe in parts of all that have come so far, one at least: who types a row gets its answer
     at once, and a long file is answered in large parts."""
     ready = _Waiting(maxsize=2 * most)
@@ -83,7 +81,7 @@ def _as_they_come(work: PartWork, source: str | Path, most: int, on_error: OnErr
     def read() -> None:
         try:
             report = stop_at if on_error == "stop" else keep
-            for row in read_rows(source, work.columns, reader=work.reader, report=report):
+            for row in read_rows(source, columns, reader=reader, report=report):
                 ready.put((row, characters(row)))
             ready.put((None, 0))
         except BaseException as error:  # raised where the rows are used
