@@ -48,14 +48,12 @@ class Metrics:
         PlatformCollector(registry=registry)
         by_route, by_model = ("route", "method"), ("model",)
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
-        histogram = partial(Histogram, registry=registry)
+        histogram = partial(Histogram, registry=registry, buckets=_SECONDS)
         self.cut_connections = counter(
             "bertsmith_cut_connections", "Connections that waited for their clients, cut to make room."
         )
         self._requests = counter("bertsmith_requests", "Requests that were answered.", (*by_route, "status"))
-        self._seconds = histogram(
-            "bertsmith_request_seconds", "From the head of a request to its answer.", by_route, buckets=_SECONDS
-        )
+        self._seconds = histogram("bertsmith_request_seconds", "From the head of a request to its answer.", by_route)
         self._rows = counter("bertsmith_rows", "Rows that were answered.", by_model)
         self._tokens = counter("bertsmith_tokens", "Tokens of these rows.", by_model)
         self._truncated = counter("bertsmith_truncated_rows", "Rows that lost tokens.", by_model)
@@ -64,12 +62,8 @@ class Metrics:
         self._batch_sequences = histogram(
             "bertsmith_batch_sequences", "Sequences of a batch.", by_model, buckets=_SEQUENCES
         )
-        self._compute = histogram(
-            "bertsmith_compute_seconds", "Time in the model of a batch.", by_model, buckets=_SECONDS
-        )
-        self._wait = histogram(
-            "bertsmith_queue_seconds", "Wait before the first token is computed.", by_model, buckets=_SECONDS
-        )
+        self._compute = histogram("bertsmith_compute_seconds", "Time in the model of a batch.", by_model)
+        self._wait = histogram("bertsmith_queue_seconds", "Wait before the first token is computed.", by_model)
         self._queue = gauge("bertsmith_queue_requests", "Requests that wait.", by_model)
         self._queue_tokens = gauge("bertsmith_queue_tokens", "Tokens that wait.", by_model)
 
