@@ -368,6 +368,8 @@ def test_a_folder_by_its_shortest_name_is_a_folder(tmp_path: Path, monkeypatch: 
     assert not list(tmp_path.iterdir())
     with pytest.raises(BertsmithError, match="the root of a disk"):
         files.check_place(Path("/"))
+    with pytest.raises(BertsmithError, match="the root of a disk"), files.whole_folder(Path("/")):
+        pass
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
