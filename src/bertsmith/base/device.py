@@ -166,10 +166,9 @@ def _device(named: str) -> torch.device:
     name = str(named)  # of Python, it may be a torch.device
     if name == "auto":
         found = torch.cuda.is_available()
-        log_choice(
-            "device", "cuda" if found else "cpu", "a CUDA device was found" if found else "no CUDA device was found"
-        )
-        return _of_this_rank(torch.device("cuda")) if found else torch.device("cpu")
+        chosen = torch.device("cuda" if found else "cpu")
+        log_choice("device", chosen.type, f"{'a' if found else 'no'} CUDA device was found")
+        return _of_this_rank(chosen)
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
@@ -208,7 +207,5 @@ def _check_tf32(device: torch.device) -> None:
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= _AMPERE:
         return
     found = "a CPU" if device.type == "cpu" else torch.cuda.get_device_name(device)
-    fix = "use --precision fp32, or bf16 or fp16 for speed"
-    raise BertsmithError(
-        f"tf32 needs an NVIDIA GPU of the Ampere generation or newer, and this is {found}", "precision", fix
-    )
+    what = f"tf32 needs an NVIDIA GPU of the Ampere generation or newer, and this is {found}"
+    raise BertsmithError(what, "precision", "use --precision fp32, or bf16 or fp16 for speed")

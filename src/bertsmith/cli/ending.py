@@ -46,9 +46,8 @@ def tell(error: BaseException, debug: bool = False) -> tuple[int, str]:
         error = BertsmithError(what, error.filename, _REFUSED[error.errno])
     if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
         where = "standard output, shared memory or a file: the system does not say"
-        error = BertsmithError(
-            f"could not write: {error.strerror}", where, "free some space, or write to another place"
-        )
+        fix = "free some space, or write to another place"
+        error = BertsmithError(f"could not write: {error.strerror}", where, fix)
     if isinstance(error, BertsmithError):
         return error.status, f"{trace}{error}" if debug else str(error)
     return errors.EXIT_OUR_BUG, f"{trace}{_BUG}"

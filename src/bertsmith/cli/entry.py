@@ -93,13 +93,10 @@ def _run(args: list[str], everywhere: tuple[str, ...]) -> int | None:
 
 def _overview() -> str:
     """The verbs in the order of a pipeline, a line each."""
-    lines = [f"  {name:<12}{verb.summary.splitlines()[0]}" for name, verb in VERBS.items()]
-    return "\n".join(
-        [
-            "usage: bertsmith VERB ... [--quiet] [--debug]",
-            "\nForges BERT encoders: raw text goes in, a pre-trained, fine-tuned, served encoder comes out.\n",
-            *lines,
-            "",
-            "bertsmith VERB --help lists its flags, with an example.",
-        ]
+    verbs = "\n".join(f"  {name:<12}{verb.summary.splitlines()[0]}" for name, verb in VERBS.items())
+    return (
+        "usage: bertsmith VERB ... [--quiet] [--debug]\n\n"
+        "Forges BERT encoders: raw text goes in, a pre-trained, fine-tuned, served encoder comes out.\n\n"
+        f"{verbs}\n\n"
+        "bertsmith VERB --help lists its flags, with an example."
     )

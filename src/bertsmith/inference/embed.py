@@ -96,11 +96,10 @@ class Embedder(Loaded):
         self.overlap = task.get("window_overlap") if Embed.reads(task) and not self.options.layers else None
         config = read_config(folder)
         self.rules = rules = _rules(folder, self.options)
-        self.max_length = _length(self.options.max_length, rules.max_length, config.max_position_embeddings)
-        if not self.options.max_length and self.max_length < config.max_position_embeddings:
-            log_choice(
-                "longest row", f"{self.max_length} of {config.max_position_embeddings} tokens", f"{folder} says so"
-            )
+        positions = config.max_position_embeddings
+        self.max_length = _length(self.options.max_length, rules.max_length, positions)
+        if not self.options.max_length and self.max_length < positions:
+            log_choice("longest row", f"{self.max_length} of {positions} tokens", f"{folder} says so")
         if self.overlap is not None:
             share = min(self.overlap, (self.max_length - 2) // 2)
             log_choice("long texts", f"windows of {self.max_length} tokens that share {share}", f"{folder} says so")

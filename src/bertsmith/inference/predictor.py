@@ -275,9 +275,8 @@ def changed(columns: Columns, values: Columns | Mapping[str, Any] | None) -> Col
     try:
         return Columns.from_json({**asdict(columns), **values})
     except ValueError as error:
-        raise BertsmithError(
-            str(error), "columns", "use the fields of bertsmith.tasks.reading.records.Columns"
-        ) from error
+        fix = "use the fields of bertsmith.tasks.reading.records.Columns"
+        raise BertsmithError(str(error), "columns", fix) from error
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,8 @@ def import_checkpoint(
     config_path = _beside("config", place.path.parent, config, _CONFIG_FILES)
     foreign = read_tensorflow(place.path) if place.kind == "tensorflow" else read_nvidia(place.path)
     if config_path is None:
-        raise BertsmithError(
-            f"no {' or '.join(_CONFIG_FILES)} beside this checkpoint", foreign.where, _config_fix(foreign)
-        )
+        what = f"no {' or '.join(_CONFIG_FILES)} beside this checkpoint"
+        raise BertsmithError(what, foreign.where, _config_fix(foreign))
     values = files.read_json(config_path, "name the model's bert_config.json with --config")
     shape = _with_rows_of(foreign, _shape_of(values, config_path, activation), tokenizer)
     tensors = _fitted(foreign, shape, named_classifier(values))
@@ -108,10 +107,7 @@ def _shape_of(values: Any, path: Path, activation: str | None) -> BertConfig:
     if missing:
         fix = "name the bert_config.json that belongs to the checkpoint"
         raise BertsmithError(f"this config lacks {', '.join(missing)}", path, fix)
-    shape = shape_in(values, path)
-    for name in _WITH_DEFAULTS:
-        if values.get(name) is None:
-            log_choice(f"{name} of {path}", str(getattr(shape, name)), "the file does not say; BERT's own value")
+    shape = shape_in(values, path, _WITH_DEFAULTS)
     if activation is None and shape.hidden_act == "gelu":
         activation = "gelu_pytorch_tanh"
         reason = "what they call gelu is computed with tanh; NVIDIA's PyTorch scripts once took erf: --activation gelu"
@@ -141,18 +137,13 @@ def _with_rows_of(foreign: Foreign, shape: BertConfig, tokenizer: Tokenizer) -> 
     """
     rows = next((len(each) for name, each in foreign.tensors.items() if to_ours(name) == _WORD and each.dim()), None)
     if rows is not None and rows != shape.vocab_size and rows == _padded(shape.vocab_size):
-        log_choice(
-            f"{foreign.where}: vocab_size",
-            f"{rows:,}, as stored",
-            f"NVIDIA's scripts pad {shape.vocab_size:,} to a multiple of 8",
-        )
+        why = f"NVIDIA's scripts pad {shape.vocab_size:,} to a multiple of {_PADDED_TO}"
+        log_choice(f"{foreign.where}: vocab_size", f"{rows:,}, as stored", why)
         shape = dataclasses.replace(shape, vocab_size=rows)
     if shape.vocab_size not in (tokenizer.size, _padded(tokenizer.size)):
-        raise BertsmithError(
-            f"the vocabulary has {tokenizer.size:,} pieces and the model {shape.vocab_size:,}",
-            foreign.where,
-            "name the vocabulary and the config that belong to the checkpoint with --vocab and --config",
-        )
+        what = f"the vocabulary has {tokenizer.size:,} pieces and the model {shape.vocab_size:,}"
+        fix = "name the vocabulary and the config that belong to the checkpoint with --vocab and --config"
+        raise BertsmithError(what, foreign.where, fix)
     if shape.vocab_size != tokenizer.size:
         say(f"{shape.vocab_size - tokenizer.size} rows of the vocabulary stand for no piece: padding, kept")
     return dataclasses.replace(shape, pad_token_id=tokenizer.special.pad)

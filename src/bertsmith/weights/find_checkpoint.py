@@ -97,9 +97,7 @@ def _by_content(path: Path) -> Place:
     if beginning.startswith(_TORCH_BEGINNINGS):
         return Place("torch", path)
     if is_table(ending):
-        raise BertsmithError(
-            "this is a TensorFlow checkpoint of the V1 format, which came before .index and .data files",
-            path,
-            "save it again with tf.train.Saver(write_version=tf.train.SaverDef.V2)",
-        )
+        what = "this is a TensorFlow checkpoint of the V1 format, which came before .index and .data files"
+        fix = "save it again with tf.train.Saver(write_version=tf.train.SaverDef.V2)"
+        raise BertsmithError(what, path, fix)
     raise BertsmithError("this file is neither a TensorFlow checkpoint nor one of torch's", path, _FIX)

@@ -173,11 +173,7 @@ def model_folder(folder: files.StrPath, name: str = "model") -> Path:
 def read_config(folder: Path) -> BertConfig:
     """The shape of the BERT in a folder; what decides its numbers and is not said there is as in `transformers`, and
     told. Raises BertsmithError as `read_values` does, and for one that is no BERT's."""
-    values, path = read_values(folder), folder / CONFIG_FILE
-    config = shape_in(values, path)
-    for name in (each for each in _UNSEEN if values.get(each) is None):
-        log_choice(f"{name} of {path}", str(getattr(config, name)), "the file does not say; BERT's own value")
-    return config
+    return shape_in(read_values(folder), folder / CONFIG_FILE, _UNSEEN)
 
 
 def read_values(folder: Path) -> Any:
@@ -192,12 +188,16 @@ def read_values(folder: Path) -> Any:
     raise BertsmithError("this model folder does not exist", folder, fix)
 
 
-def shape_in(values: Any, path: Path) -> BertConfig:
-    """The shape that the values of a config file describe. Raises BertsmithError that names the file."""
+def shape_in(values: Any, path: Path, told: Collection[str]) -> BertConfig:
+    """The shape that the values of a config file describe. told: names of values whose lack there is logged. Raises
+    BertsmithError that names the file."""
     try:
-        return BertConfig.from_dict(values)
+        shape = BertConfig.from_dict(values)
     except BertsmithError as error:
         raise BertsmithError(error.what, path, error.fix) from error
+    for name in (each for each in told if values.get(each) is None):
+        log_choice(f"{name} of {path}", str(getattr(shape, name)), "the file does not say; BERT's own value")
+    return shape
 
 
 def save_pretraining_model(
@@ -241,9 +241,8 @@ def write_folder(tensors: Mapping[str, Tensor], shape: BertConfig, contents: Fol
     broken = [name for name, each in tensors.items() if not is_finite(each.float())]
     if broken:
         what = f"weights are not finite (NaN or infinity) in fp32: {', '.join(broken[:_SHOWN])}"
-        raise BertsmithError(
-            what, out, "train again with a lower learning rate or --precision fp32; nothing was written"
-        )
+        fix = "train again with a lower learning rate or --precision fp32; nothing was written"
+        raise BertsmithError(what, out, fix)
     if check_replaceable(out):
         say(f"the model that was in {out} is replaced")
     prefix = "" if contents.architecture == "BertModel" else "bert."
@@ -292,9 +291,8 @@ def check_replaceable(out: Path) -> bool:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     if not _is_model_folder(out):
-        raise BertsmithError(
-            "this is there already and is not a model folder", out, "choose another folder, or empty this one first"
-        )
+        fix = "choose another folder, or empty this one first"
+        raise BertsmithError("this is there already and is not a model folder", out, fix)
     known = (*_WRITTEN_FILES, LOCK_FILE)
     extra = sorted(
         each.name
@@ -303,11 +301,8 @@ def check_replaceable(out: Path) -> bool:
     )
     if extra:
         more = f" and {len(extra) - _SHOWN} more" if len(extra) > _SHOWN else ""
-        raise BertsmithError(
-            f"this model folder also holds {', '.join(extra[:_SHOWN])}{more}, which would be deleted with it",
-            out,
-            "choose another folder, or move these away first",
-        )
+        what = f"this model folder also holds {', '.join(extra[:_SHOWN])}{more}, which would be deleted with it"
+        raise BertsmithError(what, out, "choose another folder, or move these away first")
     return True
 
 

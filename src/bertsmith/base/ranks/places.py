@@ -76,11 +76,8 @@ def _by_torchrun(environ: Mapping[str, str]) -> Place | None:
     if missing and _number(environ, "WORLD_SIZE") == 1 and not _number(environ, "RANK"):
         return None
     if missing:
-        raise BertsmithError(
-            f"this is one of several processes, and cannot join the others, as it lacks {', '.join(missing)}",
-            "environment",
-            _START,
-        )
+        what = f"this is one of several processes, and cannot join the others, as it lacks {', '.join(missing)}"
+        raise BertsmithError(what, "environment", _START)
     size = _needed(environ, "WORLD_SIZE", least=1)
     rank = _needed(environ, "RANK", most=size - 1)
     # Who sets the variables by hand may leave these two out.

@@ -36,10 +36,9 @@ def answers_route(service: Service) -> APIRouter:
             _check_choices(body.rows, model.columns.choices.split(","), service.limits)
         bare = ((f"rows: the text of row {n}", row) for n, row in enumerate(body.rows, 1) if isinstance(row, str))
         encoded, outputs = await service.outputs(request, model, Asked(body.rows, bare), body.cut)
-        found = await service.in_rows_thread(request, model.answers, encoded, outputs)
-        return await service.answer(
-            request, {"model": model.name, "answers": [_shortened(each, body.top) for each in found]}, encoded
-        )
+        answered = await service.in_rows_thread(request, model.answers, encoded, outputs)
+        found = {"model": model.name, "answers": [_shortened(each, body.top) for each in answered]}
+        return await service.answer(request, found, encoded)
 
     return router
 

@@ -209,9 +209,8 @@ def _asked(model: RowModel, rows: Sequence[Sequence[str]], named_texts: Named) -
     for number, texts in enumerate(rows, 1):
         if model.pairs is not None and model.pairs != (len(texts) == 2):
             wanted, fix = ("two texts", "") if model.pairs else ("one text", f"; {_OWN_LISTS}")
-            raise Refusal(
-                422, f"{model.name} takes rows of {wanted}, and this one has {len(texts)} (row {number}){fix}"
-            )
+            what = f"{model.name} takes rows of {wanted}, and this one has {len(texts)} (row {number})"
+            raise Refusal(422, what + fix)
         if len(texts) == 2 and not all(text.strip() for text in texts):
             check_texts(named_texts)
     columns = model.columns.text, model.columns.text_b
