@@ -121,15 +121,12 @@ def check_utf8(path: Path) -> None:
         raise BertsmithError(what, path, "rename the folder, or choose another one") from error
 
 
-def check_file(path: Path) -> None:
-    """Raises BertsmithError where this file cannot be written, as far as that shows before any work."""
+def check_file(path: Path, *read: str | Path | None) -> None:
+    """Raises BertsmithError where this file cannot be written, as far as that shows before any work, and where it is
+    one of those to be read."""
     if os.path.isdir(path):  # which is False for a name that is too long
         raise BertsmithError("this is a folder, and a file is to be written here", path, "give the name of a file")
     check_place(path)
-
-
-def check_not_read(path: Path, *read: str | Path | None) -> None:
-    """Raises BertsmithError where a file to be written, after `check_file`, is one of those to be read."""
     there = [each for each in read if each is not None and os.path.exists(each)]
     if path.exists() and any(os.path.samefile(path, each) for each in there):
         raise BertsmithError("this file is read here, and would be written over", path, "give another name")

@@ -10,7 +10,7 @@ import tyro
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.figures import check_figure
-from bertsmith.base.files import check_file, check_not_read, write_json
+from bertsmith.base.files import check_file, write_json
 from bertsmith.base.log import say
 from bertsmith.cli.train import (
     BenchmarkFlags,
@@ -122,9 +122,8 @@ def _refuse_device(call: Call) -> None:
 def where_of(flags: WhereFlags) -> Where:
     """Raises BertsmithError for what is not one, and for files that cannot be written."""
     if flags.json is not None:
-        check_file(flags.json)
         read = [each for name, each in vars(flags).items() if isinstance(each, str | Path) and name != "json"]
-        check_not_read(flags.json, *read)
+        check_file(flags.json, *read)
     if flags.png is not None:
         check_figure(flags.png)
     from bertsmith.training.planning.where import Where

@@ -75,9 +75,8 @@ class RowFlags(DeviceFlags):
         from bertsmith.inference.parts.run import RowOptions
 
         if self.gpus == "":
-            raise BertsmithError(
-                "--gpus is empty, as where a variable of the shell is not set", "--gpus", "name a number, or all"
-            )
+            what = "--gpus is empty, as where a variable of the shell is not set"
+            raise BertsmithError(what, "--gpus", "name a number, or all")
         return RowOptions(self.workers, self.gpus or "", self.on_error, self.resume, self.part_rows)
 
 
@@ -300,8 +299,7 @@ def _evaluate(call: Call) -> None:
 
     read = flags.data, flags.model, flags.null_scores
     for out in filter(None, (flags.json, flags.submission)):
-        files.check_file(out)
-        files.check_not_read(out, *read)
+        files.check_file(out, *read)
     if flags.skip_bad_rows is not None:
         check_list(flags.skip_bad_rows, *read)
     if flags.null_scores is not None and flags.model.suffix != ".json":

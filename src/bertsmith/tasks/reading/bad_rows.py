@@ -36,8 +36,7 @@ def pass_over(error: BertsmithError, row: Any) -> None:
 def check_list(path: Path, *read: str | Path | None) -> None:
     """Raises BertsmithError where a list of bad rows cannot be written, or would take the place of anything else. read:
     files that are read, of which it is none."""
-    files.check_file(path)
-    files.check_not_read(path, *read)
+    files.check_file(path, *read)
     if not path.exists():
         return
     with files.read_errors(path), open(path, "rb") as file:
