@@ -89,8 +89,7 @@ def _pretraining(call: Call) -> tuple[WhereFlags, Plan]:
     from bertsmith.training.plan import plan_pretraining
 
     flags, recipe = recipe_flags(call, PlanFlags)
-    _refuse_device(call)
-    where = where_of(flags)
+    where = _where(call, flags)
     if where.on_cpu or flags.init_from is not None:
         import_torch()
     if flags.recipe == BUDGET:
@@ -105,8 +104,7 @@ def _finetuning(call: Call) -> tuple[WhereFlags, Plan]:
     if call.args and not call.args[0].startswith("-"):
         call = replace(call, prog=f"{call.prog} {call.args[0]}")  # whose help has the flags of a fine-tuning
     flags, settings = finetune_flags(call, TaskFlags)
-    _refuse_device(call)
-    where = where_of(flags)
+    where = _where(call, flags)
     import_torch()
     from bertsmith.tasks.plan import RowsOfRun, plan_finetuning
 
@@ -114,13 +112,10 @@ def _finetuning(call: Call) -> tuple[WhereFlags, Plan]:
     return flags, plan_finetuning(flags.task, flags.model, rows, where, settings)
 
 
-def _refuse_device(call: Call) -> None:
+def _where(call: Call, flags: WhereFlags) -> Where:
+    """Raises BertsmithError for what is not one, for the flag of a device, and for files that cannot be written."""
     if "--device" in call.given:
         raise BertsmithError("a plan is made for --gpu, not for --device", "--device", "use --gpu cpu, or leave it out")
-
-
-def where_of(flags: WhereFlags) -> Where:
-    """Raises BertsmithError for what is not one, and for files that cannot be written."""
     if flags.json is not None:
         read = [each for name, each in vars(flags).items() if isinstance(each, str | Path) and name != "json"]
         check_file(flags.json, *read)
