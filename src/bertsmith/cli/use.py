@@ -148,10 +148,9 @@ def _predict(call: Call) -> None:
     _check(flags, call.prog)
     import_torch(new_shapes=True)
     from bertsmith.inference.interactive import converse
-    from bertsmith.inference.predict_file import check_out, predict_file
+    from bertsmith.inference.predict_file import predict_file
     from bertsmith.inference.predictor import load_predictor
 
-    check_out(flags.out)
     columns = flags.columns.given(call.prog)
     loading = {**flags.run_by(), "top": flags.n_best, "columns": columns, "likelihood": flags.likelihood}
     if flags.input is not None:

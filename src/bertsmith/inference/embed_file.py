@@ -60,7 +60,7 @@ def embed_file(
     check_class(loading.get("vectors"), VectorOptions, "vectors")
     rows = rows or RowOptions()
     options = model.options if isinstance(model, Embedder) else loading.get("vectors") or VectorOptions()
-    check_embedding_file(out, bool(options.layers))
+    _check_out(out, bool(options.layers))
     kind = ".jsonl" if str(out) == "-" else Path(out).suffix.lower()
     load: Load
     if isinstance(model, Embedder):
@@ -83,7 +83,7 @@ def embed_file(
     return done
 
 
-def check_embedding_file(out: str | Path, of_tokens: bool = False) -> None:
+def _check_out(out: str | Path, of_tokens: bool = False) -> None:
     """Raises BertsmithError for a kind of file that is not written here. of_tokens: with --layers."""
     suffix = Path(out).suffix.lower()
     if str(out) != "-" and suffix not in _JOINS:

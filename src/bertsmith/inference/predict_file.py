@@ -51,7 +51,7 @@ def predict_file(
     files and rows that cannot be used.
     """
     check_paths(source, out)
-    check_out(out)
+    _check_out(out)
     check_class(rows, RowOptions, "rows")
     rows = rows or RowOptions()
     to_csv = Path(out).suffix.lower() == ".csv"
@@ -69,7 +69,7 @@ def predict_file(
     return done
 
 
-def check_out(out: str | Path) -> None:
+def _check_out(out: str | Path) -> None:
     """Raises BertsmithError for a kind of file that is not written here."""
     suffix = Path(out).suffix.lower()
     if str(out) != "-" and suffix not in (".csv", ".jsonl"):
