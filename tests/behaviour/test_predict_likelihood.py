@@ -91,7 +91,7 @@ def test_files_are_scored_and_what_is_cut_is_counted(model, tmp_path):
 
 
 def test_a_model_that_was_not_pre_trained_is_refused(model, tmp_path):
-    contents = FolderContents(Classify.architecture, Tokenizer.load(model).save, config_labels(["bad", "good"]))
+    contents = FolderContents(Classify.architectures[0], Tokenizer.load(model).save, config_labels(["bad", "good"]))
     classifier = Classifier(CONFIG, 2)
     initialise(classifier, 0.1, seed=0)
     save_model(classifier, contents, tmp_path / "classes")

@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
     model = Classifier(CONFIG, 2)
     initialise(model, 0.3, seed=0)
     save_model(
-        model, FolderContents(Classify.architecture, tokenizer.save, config_labels(["bad", "good"])), tmp_path / "m"
+        model, FolderContents(Classify.architectures[0], tokenizer.save, config_labels(["bad", "good"])), tmp_path / "m"
     )
     return tmp_path / "m"
 

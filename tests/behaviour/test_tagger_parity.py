@@ -56,7 +56,7 @@ def test_the_pipeline_of_transformers_finds_our_entities_in_real_text(
     assert isinstance(model, Tagger)
     torch.nn.init.normal_(model.classifier.weight, std=1.0, generator=torch.Generator().manual_seed(0))
     tokenizer = Tokenizer.load(folder)
-    save_model(model, FolderContents(task.architecture, tokenizer.save, task.config()), tmp_path / "model")
+    save_model(model, FolderContents(task.architectures[0], tokenizer.save, task.config()), tmp_path / "model")
     ours = Predictor(tmp_path / "model", "cpu", precision="fp32")
     pipe: Any = transformers.pipeline(
         "token-classification", model=str(tmp_path / "model"), device="cpu", aggregation_strategy="first"

@@ -228,7 +228,7 @@ class Examples:
 class Task(Answering):
     """A kind of model that is fine-tuned on labelled rows.
 
-    kind: its name on the command line. architecture: the class of `transformers` that reads its folder. head: the
+    kind: its name on the command line. architectures: the first one is what its folders are written as. head: the
     module of its model that is fresh, "" for none. metrics: the figures that may select the best weights, the task's
     own choice first; the highest is the best. per_token: the model gives scores for every token, not for every
     sequence. unit_is_sequence: a step of training counts sequences, not records. baseline_name: the best answer that
@@ -238,7 +238,6 @@ class Task(Answering):
     """
 
     kind: ClassVar[str]
-    architecture: ClassVar[str]
     head: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]]
     per_token: ClassVar[bool] = False
@@ -363,9 +362,9 @@ class Task(Answering):
     def description(self) -> list[str]:
         """Facts about labels and metrics for the log before training, one per line."""
 
-    @abstractmethod
     def config(self) -> dict[str, Any]:
-        """Keys of config.json."""
+        """Keys of config.json, beside those of the encoder."""
+        return {}
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:

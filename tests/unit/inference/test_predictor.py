@@ -47,7 +47,7 @@ def classes(tmp_path, tokenizer):
     model = Classifier(CONFIG, 3)
     initialise(model, 0.3, seed=0)
     config = config_labels(["bad", "fair", "good"])
-    save_model(model, FolderContents(Classify.architecture, tokenizer.save, config), tmp_path / "classes")
+    save_model(model, FolderContents(Classify.architectures[0], tokenizer.save, config), tmp_path / "classes")
     return tmp_path / "classes"
 
 

@@ -133,7 +133,7 @@ def _save(model: nn.Module, work: Work, result: FinetuneResult, out: Path) -> No
         **work.task.facts(),
     }
     contents = FolderContents(
-        work.task.architecture,
+        work.task.architectures[0],
         work.tokenizer.save,
         config=work.task.config(),
         json_files={

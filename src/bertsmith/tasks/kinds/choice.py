@@ -75,8 +75,7 @@ class Choice(Task):
     of their right choice, the most frequent first."""
 
     kind = "choice"
-    architecture = "BertForMultipleChoice"
-    architectures = (architecture,)
+    architectures = ("BertForMultipleChoice",)
     head = "classifier"
     metrics = ("accuracy",)
 
@@ -185,7 +184,6 @@ class Choice(Task):
         return {"accuracy": accuracy(_table(scores, examples.sequences).argmax(1), truths_of(examples))}
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
-        """The report (`tasks/report`)."""
         table = _table(scores, examples.sequences)
         names = tuple(f"choice {place}" for place in range(table.shape[1]))
         found = Classified(names, table, truths_of(examples), table.argmax(1))
@@ -201,9 +199,6 @@ class Choice(Task):
         counts = sorted((self.counts or {}).items(), key=lambda each: int(each[0]))
         by_place = ", ".join(f"{place} {rows:,}" for place, rows in counts)
         return [f"rows of up to {self.most} choices; train rows by the right choice, from 0: {by_place}"]
-
-    def config(self) -> dict[str, Any]:
-        return {}
 
     def facts(self) -> dict[str, Any]:
         return {"pairs": self.pairs, "most_choices": self.most, "window_overlap": self.overlap}

@@ -63,8 +63,7 @@ class Classify(Task):
     leaves out, where one is named."""
 
     kind = "classify"
-    architecture = "BertForSequenceClassification"
-    architectures = (architecture,)
+    architectures = ("BertForSequenceClassification",)
     head = "classifier"
     metrics = ("accuracy", "macro_f1", _BINARY, "matthews", _MICRO)
 
@@ -247,7 +246,6 @@ class Classify(Task):
         return np.where(decided, positive, 1 - positive)
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
-        """The report (`tasks/report`)."""
         if self.in_weights:  # it compares the scores before and after the temperature
             return replace(self, in_weights=False).write(self.temperature * scores, examples, folder)
         logits, true = window_means(scores, examples.sequences), truths_of(examples)

@@ -47,8 +47,7 @@ class Embed(Task):
     of an epoch has one row."""
 
     kind = "embed"
-    architecture = "BertModel"
-    architectures = (architecture,)
+    architectures = ("BertModel",)
     head = ""
     metrics = (*SCORED, *RANKED)
     baseline_name = "vectors at random"
@@ -224,9 +223,6 @@ class Embed(Task):
                 "space); such texts are not taken for unlike ones"
             )
         return found
-
-    def config(self) -> dict[str, Any]:
-        return {}
 
     def facts(self) -> dict[str, Any]:
         return {"pooling": self.pooling, "window_overlap": self.overlap}

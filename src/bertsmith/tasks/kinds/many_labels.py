@@ -62,8 +62,7 @@ class ManyLabels(Task):
     lists."""
 
     kind = "classify"
-    architecture = "BertForSequenceClassification"
-    architectures = (architecture,)
+    architectures = ("BertForSequenceClassification",)
     head = "classifier"
     metrics = ("micro_f1", "macro_f1", "subset_accuracy", "micro_precision", "micro_recall")
 
@@ -226,7 +225,6 @@ class ManyLabels(Task):
         return cross_fitted(yes_probabilities(logits), true, fold)
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
-        """The report (`tasks/report`)."""
         logits, true = window_means(scores, examples.sequences), truths_of(examples) > 0
         about = about_records(examples.part, examples.records)
         by_others = self._predicted_by_others(logits, examples) if about.part == "dev" else None

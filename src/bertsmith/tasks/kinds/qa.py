@@ -82,8 +82,7 @@ class Qa(Task):
     without an answer."""
 
     kind = "qa"
-    architecture = "BertForQuestionAnswering"
-    architectures = (architecture,)
+    architectures = ("BertForQuestionAnswering",)
     head = "qa_outputs"
     metrics = ("f1", "exact_match", "best_f1", "best_exact")
     usual_length = 384
@@ -222,9 +221,6 @@ class Qa(Task):
             tuned = "tuned on the dev rows after training, 0 until then" if self.tunes else "as set"
             lines.append(f"a question may have no answer; the threshold for that is {tuned}")
         return lines
-
-    def config(self) -> dict[str, Any]:
-        return {}
 
     def facts(self) -> dict[str, Any]:
         rules = {name: getattr(self, name) for name in _WHOLE}

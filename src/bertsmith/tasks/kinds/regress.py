@@ -63,8 +63,7 @@ class Regress(Task):
     """pairs: whether rows have two texts. mean, deviation, low, high: of the training rows' numbers."""
 
     kind = "regress"
-    architecture = "BertForSequenceClassification"
-    architectures = (architecture,)
+    architectures = ("BertForSequenceClassification",)
     head = "classifier"
     metrics = ("pearson", "spearman", "r2")
     baseline_name = "always the training mean"
@@ -141,7 +140,6 @@ class Regress(Task):
         return number_figures(numbers, truths).values(len(truths))
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
-        """The report (`tasks/report`)."""
         truths = np.array([record.label for record in examples.records], dtype=np.float64)
         numbers = window_means(scores, examples.sequences)[:, 0].astype(np.float64)
         report_numbers(folder, about_records(examples.part, examples.records), numbers, truths)

@@ -83,8 +83,7 @@ class Tag(Task):
     each type in the training rows, the most frequent first."""
 
     kind = "tag"
-    architecture = "BertForTokenClassification"
-    architectures = (architecture,)
+    architectures = ("BertForTokenClassification",)
     head = "classifier"
     metrics = ("entity_f1", "precision", "recall", "macro_f1", "tag_accuracy")
     per_token = True
