@@ -28,14 +28,17 @@ class About:
     """The rows of a report.
 
     part: "dev", "test" or `OUT_OF_FOLD`. shown: of each row what a person sees of it: "where", "text" and others.
-    groups: of each row, where rows of a group are not independent. out_of_fold: whether the scores are those of models
-    that did not train on the row, each fold's by its own (cross-validation), as those of `OUT_OF_FOLD` are.
+    groups: of each row, where rows of a group are not independent.
     """
 
     part: str
     shown: Sequence[Mapping[str, Any]]
     groups: Sequence[Any] | None = None
-    out_of_fold: bool = False
+
+    @property
+    def out_of_fold(self) -> bool:
+        """Whether each fold has the scores of a model that was trained on the other ones (cross-validation)."""
+        return self.part == OUT_OF_FOLD
 
     def head(self, note: str = "") -> dict[str, Any]:
         """What each file begins with."""
@@ -46,7 +49,7 @@ class About:
 
     def title(self, what: str) -> str:
         """What stands above a picture; without a name of the rows where they are not of a run."""
-        rows = "out-of-fold training rows" if self.part == OUT_OF_FOLD else f"{self.part} rows".strip()
+        rows = "out-of-fold training rows" if self.out_of_fold else f"{self.part} rows".strip()
         return f"{what}: {len(self.shown):,} {rows}"
 
 
@@ -63,7 +66,7 @@ def about_records(part: str, records: Sequence[Record]) -> About:
         {name: value for name, value in fields.items() if value is not None}
         for fields in ({"where": r.where, "id": r.id, "text": r.text, "text_b": r.text_b} for r in records)
     ]
-    return About(part, shown, groups_of(records), part == OUT_OF_FOLD)
+    return About(part, shown, groups_of(records))
 
 
 def write_intervals(folder: Path, about: About, figures: Figures, note: str = "") -> dict[str, Interval]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.tasks.kinds.tag import Tag, Tagger
 from bertsmith.tasks.reading.records import Columns, read_records
+from bertsmith.tasks.report.parts import DOUBTS_FILE, OUT_OF_FOLD
 from bertsmith.tasks.sequences import pack
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.tagging.rows import TaggedRecord
@@ -146,6 +150,14 @@ def test_figures_count_entities_and_words() -> None:
     assert found["tag_accuracy"] == pytest.approx(4 / 7)
     assert task.baseline("entity_f1", made) == 0
     assert task.baseline("tag_accuracy", made) == pytest.approx(3 / 7)
+
+
+@pytest.mark.parametrize(("part", "how"), [("dev", "highest losses"), (OUT_OF_FOLD, "confident learning")])
+def test_tags_of_folds_are_doubted_by_confident_learning(part: str, how: str, tmp_path: Path) -> None:
+    task, made = examples(ROWS)
+    scores = scores_of([["B-x", "I-x", "O", "O"], ["B-x", "B-x", "O"]], task, made)
+    task.write(scores, replace(made, part=part), tmp_path)
+    assert how in files.read_json(tmp_path / DOUBTS_FILE)["found_by"]
 
 
 def test_a_broken_span_is_trained_as_its_word_and_missed_in_the_score(said: pytest.LogCaptureFixture) -> None:

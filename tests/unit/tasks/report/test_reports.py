@@ -38,9 +38,9 @@ def classified(rows=120, seed=0):
     return Classified(NAMES, logits.astype(np.float32), true, logits.argmax(1))
 
 
-def about(rows, part="dev", groups=None, out_of_fold=False):
+def about(rows, part="dev", groups=None):
     shown = [{"where": f"dev.csv:{row + 2}", "text": f"text {row}"} for row in range(rows)]
-    return About(part, shown, groups, out_of_fold)
+    return About(part, shown, groups)
 
 
 def read(folder, name):
@@ -109,7 +109,7 @@ def test_the_likeliest_label_errors_have_text_place_and_both_labels(tmp_path):
         assert each["loss"] == pytest.approx(losses[row], rel=1e-5)
     assert "highest losses" in found["found_by"]
     folds = tmp_path / "folds"
-    report_classes(folds, about(120, "train", out_of_fold=True), of, calibrate(of.logits, of.true))
+    report_classes(folds, about(120, "folds"), of, calibrate(of.logits, of.true))
     assert "confident learning" in read(folds, "likely_label_errors.json")["found_by"]
 
 
@@ -195,7 +195,7 @@ def test_the_report_of_choices_names_them_and_counts_their_places(tmp_path):
     logits[np.arange(4) >= counts[:, None]] = -np.inf
     choices = [[f"{place}: choice {row} {place}" for place in range(count)] for row, count in enumerate(counts)]
     of = Classified(tuple("0123"), logits.astype(np.float32), true, logits.argmax(1))
-    report_choices(tmp_path, about(90, "folds", out_of_fold=True), of, choices)
+    report_choices(tmp_path, about(90, "folds"), of, choices)
     assert {path.name for path in tmp_path.iterdir()} == FILES
     figures = read(tmp_path, "intervals.json")["figures"]
     assert list(figures) == ["accuracy", *(f"f1 of {place}" for place in range(4))]
