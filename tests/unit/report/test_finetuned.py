@@ -17,7 +17,6 @@ from bertsmith.tasks.report.parts import About, write_doubts
 from bertsmith.tasks.report.report import (
     Answered,
     Classified,
-    Entities,
     Labelled,
     report_answers,
     report_choices,
@@ -163,9 +162,9 @@ def test_tags(shown: Callable[..., Parsed]) -> None:
     of = classified(3, 120)
     draw = np.random.default_rng(1)
     counts = [draw.integers(0, 2, (40, 2)) for _ in range(2)]
-    entities = Entities(("LOC", "PER"), counts[0] & counts[1], *counts)
+    sides = counts[0] & counts[1], counts[0], counts[1]
     words = About("dev", [{"where": "x", "text": "a b c", "word": "b", "start": 2}] * 120, [n // 3 for n in range(120)])
-    found = shown(lambda folder: report_tags(folder, words, of, about(40), entities))
+    found = shown(lambda folder: report_tags(folder, words, of, about(40), sides, ("LOC", "PER")))
     assert [row[0] for row in found.tables["Classes (of whole entities)"][1:]] == ["LOC", "PER"]
     assert "Confusion (tags of single words): a row a true label, a column a predicted one" in found.tables
 

@@ -126,23 +126,20 @@ def report_answers(folder: Path, about: About, of: Answered, figures: Figures, n
     write_doubts(folder, about, doubts, _BY_ANSWER)
 
 
-@dataclass(frozen=True)
-class Entities:
-    """How many entities of each of L types N sentences have: types: their names; right, predicted, true: [N, L]."""
-
-    types: tuple[str, ...]
-    right: Ints
-    predicted: Ints
-    true: Ints
-
-
-def report_tags(folder: Path, words: About, of: Classified, sentences: About, entities: Entities) -> None:
+def report_tags(
+    folder: Path,
+    words: About,
+    of: Classified,
+    sentences: About,
+    counts: tuple[Ints, Ints, Ints],
+    types: tuple[str, ...],
+) -> None:
     """The same for words with a tag each: the table and the intervals are those of whole entities, for which whole
-    sentences are drawn again, and the rest is that of the tags of single words."""
-    counts = (entities.right, entities.predicted, entities.true)
-    found = write_intervals(folder, sentences, count_figures(*counts, entities.types), "of whole entities")
+    sentences are drawn again, and the rest is that of the tags of single words. counts: how many entities of each of L
+    types are right, predicted and true in each of N sentences, [N, L]."""
+    found = write_intervals(folder, sentences, count_figures(*counts, types), "of whole entities")
     table = class_table(*(np.asarray(each.sum(0), dtype=np.float64) for each in counts))
-    _write_table(folder, sentences, class_rows(table, entities.types, found), "of whole entities")
+    _write_table(folder, sentences, class_rows(table, types, found), "of whole entities")
     _write_confusion(folder, words, of, "tags of single words")
     _write_measured(folder, words, reliability(of.logits, of.true), "of the tags of single words")
     _write_class_doubts(folder, words, of)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.tasks.report.parts import About, about_records
-from bertsmith.tasks.report.report import Classified, Entities, report_tags
+from bertsmith.tasks.report.report import Classified, report_tags
 from bertsmith.tasks.scoring.entities import Span, agreement_by_type
 from bertsmith.tasks.tagging.align import Words
 from bertsmith.tasks.tagging.rows import TaggedRecord
@@ -48,8 +48,16 @@ def write_tag_report(folder: Path, part: str, of: Tagged) -> None:
     kept = of.known & (true >= 0)
     sentences = about_records(part, of.records)
     words = _about_words(sentences, of, kept)
-    found = Classified(of.names, of.logits[kept], true[kept], answered[kept])
-    report_tags(folder, words, found, sentences, _entities(of))
+    classified = Classified(of.names, of.logits[kept], true[kept], answered[kept])
+    each = [agreement_by_type([ours], [theirs]) for ours, theirs in of.spans]
+    of_model = {name.partition("-")[2] for name in of.names if name != OUTSIDE}
+    types = tuple(sorted(of_model.union(*each)))
+
+    def counts(side: str) -> NDArray[np.int64]:
+        return np.array([[getattr(found[name], side) if name in found else 0 for name in types] for found in each])
+
+    sides = counts("right"), counts("predicted"), counts("true")
+    report_tags(folder, words, classified, sentences, sides, types)
 
 
 def _about_words(sentences: About, of: Tagged, kept: NDArray[np.bool_]) -> About:
@@ -61,14 +69,3 @@ def _about_words(sentences: About, of: Tagged, kept: NDArray[np.bool_]) -> About
             groups.append(number if sentences.groups is None else sentences.groups[number])
     places = np.flatnonzero(kept)
     return About(sentences.part, [shown[place] for place in places], [groups[place] for place in places])
-
-
-def _entities(of: Tagged) -> Entities:
-    each = [agreement_by_type([ours], [theirs]) for ours, theirs in of.spans]
-    of_model = {name.partition("-")[2] for name in of.names if name != OUTSIDE}
-    types = tuple(sorted(of_model.union(*each)))
-
-    def counts(side: str) -> NDArray[np.int64]:
-        return np.array([[getattr(found[name], side) if name in found else 0 for name in types] for found in each])
-
-    return Entities(types, counts("right"), counts("predicted"), counts("true"))

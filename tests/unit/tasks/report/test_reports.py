@@ -14,7 +14,6 @@ from bertsmith.tasks.report.parts import About, about_records
 from bertsmith.tasks.report.report import (
     Answered,
     Classified,
-    Entities,
     Labelled,
     report_answers,
     report_choices,
@@ -175,8 +174,7 @@ def test_the_report_of_a_tagger_draws_sentences_again(tmp_path):
     words = classified(90)
     sentence = np.repeat(range(30), 3).tolist()
     right, predicted, true = (np.full((30, 2), count) for count in ([1, 0], [1, 1], [2, 0]))
-    entities = Entities(("PER", "LOC"), right, predicted, true)
-    report_tags(tmp_path, about(90, groups=sentence), words, about(30), entities)
+    report_tags(tmp_path, about(90, groups=sentence), words, about(30), (right, predicted, true), ("PER", "LOC"))
     assert {path.name for path in tmp_path.iterdir()} == FILES
     table = read(tmp_path, "per_class.json")
     assert table["count"] == 30
