@@ -38,11 +38,9 @@ from bertsmith.tasks.tagging.align import NO_PIECE, Words, align_text, align_wor
 from bertsmith.tasks.tagging.rows import ENTITIES, TaggedRecord, tagged_record, word_offsets
 from bertsmith.tasks.tagging.schemes import BIO, OUTSIDE, Scheme, scheme_of, spans_of, split_tag, tags_of
 from bertsmith.tasks.tagging.truth import misfitting, true_spans, true_tags, without_pieces
-from bertsmith.tasks.tagging.windows import place
+from bertsmith.tasks.tagging.windows import WordSequences, place
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 from bertsmith.tokens.tokenizer import Tokenizer
-
-Ints = NDArray[np.int64]
 
 
 class Tagger(nn.Module):
@@ -65,15 +63,6 @@ class Tagger(nn.Module):
         # In bf16, of which a score of 8 has steps of 1/16, many tags would be level.
         logits: Tensor = self.classifier(self.dropout(hidden[: inputs.asked.tokens].float()))
         return logits
-
-
-@dataclass(frozen=True)
-class WordSequences(Sequences):
-    """Sequences of records with words. words: [N], of each record. slots: [N], where the first piece of each word lies
-    among the tokens of all sequences, or NO_PIECE; of the windows that have it, in the one with most context."""
-
-    words: list[Words]
-    slots: list[Ints]
 
 
 @dataclass(frozen=True)
@@ -143,11 +132,9 @@ class Tag(Task):
         """Whole, in windows where they are long."""
         tagged = list(map(_tagged, records))
         words = _aligned(tagged, tokenizer)
-        placed = place(words, max_length - 2, self.overlap, tokenizer.special)
         for line in without_pieces(tagged, words):
             say(line)
-        lengths = np.array([len(each) for each in placed.ids], dtype=np.int64)
-        return WordSequences(placed.ids, lengths, np.zeros_like(lengths), placed.rows, words, placed.slots)
+        return place(words, max_length - 2, self.overlap, tokenizer.special)
 
     def targets(self, records: Sequence[Record], sequences: Sequences) -> Ragged:
         """The class of each word at its first piece, IGNORED_LABEL elsewhere."""

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bertsmith.tasks.sequences import Ints, Sequences
 from bertsmith.tasks.tagging.align import NO_PIECE, Words
 from bertsmith.tokens.special_ids import SpecialIds
 
-Ints = NDArray[np.int64]
-
 
 @dataclass(frozen=True)
-class Placed:
-    """Texts as sequences [CLS] pieces [SEP]. ids: int64[length] each. rows: int64[S], the text of each sequence. slots:
-    of each text int64[W], where the first piece of every word lies among the tokens of all sequences, or NO_PIECE."""
+class WordSequences(Sequences):
+    """Records as sequences [CLS] pieces [SEP]. words: [N], of each record. slots: [N], where the first piece of each
+    word lies among the tokens of all sequences, or NO_PIECE; of the windows that have it, in the one with most
+    context."""
 
-    ids: list[Ints]
-    rows: Ints
+    words: list[Words]
     slots: list[Ints]
 
 
-def place(texts: Sequence[Words], room: int, overlap: int, special: SpecialIds) -> Placed:
+def place(texts: list[Words], room: int, overlap: int, special: SpecialIds) -> WordSequences:
     """The sequences of texts, at most `room` pieces and two special ones each; see `windows`."""
     ids: list[Ints] = []
     rows: list[int] = []
@@ -39,7 +36,8 @@ def place(texts: Sequence[Words], room: int, overlap: int, special: SpecialIds) 
         ids += [np.array([special.cls, *words.pieces[start:end], special.sep], dtype=np.int64) for start, end in spread]
         rows += [row] * len(spread)
         begin = int(ends[-1])
-    return Placed(ids, np.array(rows, dtype=np.int64), slots)
+    lengths = np.array([len(each) for each in ids], dtype=np.int64)
+    return WordSequences(ids, lengths, np.zeros_like(lengths), np.array(rows, dtype=np.int64), texts, slots)
 
 
 def windows(pieces: int, room: int, overlap: int) -> Ints:
