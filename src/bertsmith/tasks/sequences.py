@@ -294,9 +294,14 @@ def _sequences_of(parts: list[Ids], max_length: int, fit: Fit, in_first: bool) -
 def spread(length: int, most: int, overlap: int) -> list[tuple[int, int]]:
     """Windows of at most `most` tokens over a text of `length`, each sharing `overlap` tokens with the one before it,
     at most half of a window: (start, end)."""
-    stride = most - min(overlap, most // 2)
-    starts = range(0, max(1, length - most + stride), stride)
+    starts = beginnings(length, most, most - min(overlap, most // 2))
     return [(start, min(start + most, length)) for start in starts]
+
+
+def beginnings(length: int, most: int, stride: int) -> range:
+    """Where windows of at most `most` tokens begin that cover all of a text of `length`; 0 alone for an empty one."""
+    stride = min(most, stride)
+    return range(0, max(1, length - most + stride), stride)
 
 
 def _joined(parts: Sequence[Ids], cls: Ints, sep: Ints) -> Ints:

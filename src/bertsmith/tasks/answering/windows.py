@@ -12,7 +12,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.answering.gold import fault_of, located, pieces_of
 from bertsmith.tasks.answering.passages import Flags, Ints, Passage, read_passages
 from bertsmith.tasks.reading.records import Record
-from bertsmith.tasks.sequences import Sequences
+from bertsmith.tasks.sequences import Sequences, beginnings
 from bertsmith.tokens.tokenizer import Tokenizer
 
 
@@ -91,13 +91,6 @@ def _answers(
         None if gold is None or fault_of(passage.words, gold) else pieces_of(passage, gold, ids.astype(np.int64))
         for gold, passage, ids in zip(golds, passages, alone, strict=True)
     ]
-
-
-def beginnings(pieces: int, room: int, doc_stride: int) -> range:
-    """The first pieces of windows of at most `room` pieces that cover all of a context; 0 alone for an empty one."""
-    step = min(room, doc_stride)
-    further = max(0, -(-(pieces - room) // step))
-    return range(0, further * step + 1, step)
 
 
 def has_most_context(begins: Ints, counts: Ints) -> list[Flags]:

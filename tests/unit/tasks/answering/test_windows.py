@@ -13,13 +13,13 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.answering.gold import Gold
 from bertsmith.tasks.answering.windows import (
     WindowRules,
-    beginnings,
     gaps,
     has_most_context,
     targets_of,
     windows_of,
 )
 from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.sequences import beginnings
 from bertsmith.tokens.tokenizer import Tokenizer
 
 WORDS = [f"w{number}" for number in range(60)]
