@@ -364,10 +364,13 @@ def batch_window_means(scores: Tensor, inputs: Inputs) -> Tensor:
     of, count = (inputs.unit, inputs.units) if texts is None else (texts.of, len(texts.unit))
     if count == len(scores):
         return scores
-    offsets = torch.searchsorted(of, torch.arange(count + 1, device=of.device))
+    return segment_means(scores, torch.searchsorted(of, torch.arange(count + 1, device=of.device)))
+
+
+def segment_means(values: Tensor, offsets: Tensor) -> Tensor:
+    """The means of the rows of each segment: [N, C] -> [K, C]. offsets: int64[K + 1], where each one begins."""
     # Not by adding at an index, which has no fixed order on a GPU. `unsafe` leaves out a check that would wait for it.
-    sums = torch.segment_reduce(scores, "sum", offsets=offsets, axis=0, unsafe=True)
-    return sums / offsets.diff()[:, None]
+    return torch.segment_reduce(values, "sum", offsets=offsets, axis=0, unsafe=True) / offsets.diff()[:, None]
 
 
 def window_means(scores: NDArray[np.float32], sequences: Sequences) -> NDArray[np.float32]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
-from bertsmith.tasks.sequences import Inputs, Sequences, batch_window_means, window_means
+from bertsmith.tasks.sequences import Inputs, Sequences, batch_window_means, segment_means, window_means
 
 Pooling = Literal["mean", "cls", "max"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)
@@ -65,10 +65,9 @@ def pooled(hidden: Tensor, offsets: Tensor, pooling: Pooling) -> Tensor:
     """[T, H] -> [S, H]. offsets: int64[S + 1], where each sequence begins; none is empty."""
     if pooling == "cls":
         return hidden[offsets[:-1]]
-    # Not by adding at an index, which has no fixed order on a GPU. `unsafe` leaves out a check that would wait for it.
-    reduce = "max" if pooling == "max" else "sum"
-    found = torch.segment_reduce(hidden, reduce, offsets=offsets, axis=0, unsafe=True)
-    return found if pooling == "max" else found / offsets.diff()[:, None]
+    if pooling == "max":
+        return torch.segment_reduce(hidden, "max", offsets=offsets, axis=0, unsafe=True)
+    return segment_means(hidden, offsets)
 
 
 def batch_text_vectors(vectors: Tensor, inputs: Inputs) -> Tensor:
