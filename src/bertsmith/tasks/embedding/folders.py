@@ -55,17 +55,21 @@ def read_rules(folder: Path) -> SentenceRules | None:
     path = folder / MODULES_FILE
     if not path.is_file():
         return None
-    kinds = [(_kind(each), _place(each)) for each in _listed(path)]
-    names = [kind for kind, _ in kinds]
+    modules = _listed(path)
+    names = [str(each.get("type")).rpartition(".")[2] for each in modules]
+    places = [str(each.get("path", "")) for each in modules]
     if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         what = f"its parts are {', '.join(names)}; read here are Transformer, Pooling and perhaps Normalize"
         raise BertsmithError(what, path, _FIX)
-    if kinds[0][1]:
-        raise BertsmithError(f"its encoder is in '{kinds[0][1]}', not beside this file", path, _FIX)
-    _check_prompt(folder)
-    settings = _settings(folder)
+    if places[0]:
+        raise BertsmithError(f"its encoder is in '{places[0]}', not beside this file", path, _FIX)
+    prompt = read_sentence_config(folder).get("default_prompt_name")
+    if prompt is not None:
+        what = f"it puts the prompt '{prompt}' before every text, which is not done here"
+        raise BertsmithError(what, folder / PROMPTS_FILE, _FIX)
+    settings = _object_if_any(folder / _SETTINGS_FILE)
     return SentenceRules(
-        pooling=_pooling(folder / kinds[1][1] / "config.json"),
+        pooling=_pooling(folder / places[1] / "config.json"),
         unit=len(names) == 3,
         max_length=_max_length(settings, folder),
         lowercase=settings.get("do_lower_case") is True,
@@ -96,19 +100,16 @@ def _listed(path: Path) -> list[Mapping[str, Any]]:
     return modules
 
 
-def _kind(module: Mapping[str, Any]) -> str:
-    return str(module.get("type")).rpartition(".")[2]
-
-
-def _place(module: Mapping[str, Any]) -> str:
-    return str(module.get("path", ""))
-
-
 def _object(path: Path) -> Mapping[str, Any]:
     found = files.read_json(path, _FIX)
     if not isinstance(found, Mapping):
         raise BertsmithError("this file holds no JSON object", path, _FIX)
     return found
+
+
+def _object_if_any(path: Path) -> Mapping[str, Any]:
+    """{} where there is no such file."""
+    return _object(path) if path.is_file() else {}
 
 
 def _pooling(path: Path) -> Pooling:
@@ -129,7 +130,7 @@ def _max_length(settings: Mapping[str, Any], folder: Path) -> int | None:
     length = settings.get(name)
     if length is None:
         path, name = folder / TOKENIZER_CONFIG_FILE, "model_max_length"
-        length = _object(path).get(name) if path.is_file() else None
+        length = _object_if_any(path).get(name)
     if length is None:
         return None
     if isinstance(length, bool) or not isinstance(length, int | float) or not length >= 3:
@@ -139,14 +140,13 @@ def _max_length(settings: Mapping[str, Any], folder: Path) -> int | None:
 
 def read_sentence_config(folder: Path) -> Mapping[str, Any]:
     """What sentence-transformers says of a folder's use, such as prompts; {} where it says nothing."""
-    path = folder / PROMPTS_FILE
-    return _object(path) if path.is_file() else {}
+    return _object_if_any(folder / PROMPTS_FILE)
 
 
 def read_max_length(folder: Path) -> int | None:
     """The most tokens of a row by what a folder says to `transformers`, or to sentence-transformers where it is one of
     these; None where it does not say."""
-    return _max_length(_settings(folder) if (folder / PROMPTS_FILE).is_file() else {}, folder)
+    return _max_length(_object_if_any(folder / _SETTINGS_FILE) if (folder / PROMPTS_FILE).is_file() else {}, folder)
 
 
 def _dimensions(folder: Path) -> int | None:
@@ -157,13 +157,3 @@ def _dimensions(folder: Path) -> int | None:
         what = f"its truncate_dim is {found!r}, not a whole number from 1"
         raise BertsmithError(what, folder / PROMPTS_FILE, "correct it, or remove it: then vectors are not cut")
     return found
-
-
-def _settings(folder: Path) -> Mapping[str, Any]:
-    return _object(folder / _SETTINGS_FILE) if (folder / _SETTINGS_FILE).is_file() else {}
-
-
-def _check_prompt(folder: Path) -> None:
-    default, path = read_sentence_config(folder).get("default_prompt_name"), folder / PROMPTS_FILE
-    if default is not None:
-        raise BertsmithError(f"it puts the prompt '{default}' before every text, which is not done here", path, _FIX)
