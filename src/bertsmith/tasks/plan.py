@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -156,8 +155,9 @@ def _work(read: _Read) -> Work:
     sizes = [1.0] * settings.seeds
     sizes += [share / 100 for share in CURVE_SHARES] * settings.learning_curve
     sizes += [1 - 1 / max(settings.folds, 1)] * settings.folds
-    steps = [_steps(settings, units * size) for size in sizes]
-    due = due_steps(steps[0], (math.ceil(units / settings.batch), settings.evaluate_every))
+    epochs = [math.ceil(units * size / settings.batch) for size in sizes]
+    steps = [settings.steps(each) for each in epochs]
+    due = due_steps(steps[0], (epochs[0], settings.evaluate_every))
     measured = sum(count for part, count in read.rows.items() if part != "train")
     per_row = len(read.examples.sequences.ids) / len(read.examples.records)
     # Of a fold the rows that it leaves out are measured, so of all folds each training row once.
@@ -168,17 +168,12 @@ def _work(read: _Read) -> Work:
         name=" + ".join([f"{counted(settings.epochs, 'epoch')} x {counted(settings.seeds, 'seed')}", *more]),
         length=read.max_length,
         steps=sum(steps),
-        batch=units / math.ceil(units / settings.batch),  # the last step of an epoch has fewer
+        batch=units / epochs[0],  # the last step of an epoch has fewer
         sequence=read.unit,
         instances=units,
         evaluated=evaluated * per_row,
         pooled=read.task.kind in _POOLED,
     )
-
-
-def _steps(settings: FinetuneSettings, units: float) -> int:
-    """Of one training, if it does not end early."""
-    return min(settings.epochs * math.ceil(units / settings.batch), settings.max_steps or sys.maxsize)
 
 
 def _facts(read: _Read, config: BertConfig, total: int) -> list[str]:

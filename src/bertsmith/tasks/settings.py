@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -207,6 +208,10 @@ class FinetuneSettings(TypeChecked):
         _demand(not (self.focal and self.label_smoothing), "focal", self.focal, "it without label_smoothing")
         for name in ("weight_decay", "max_gradient_norm", "focal"):
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a number from 0")
+
+    def steps(self, epoch_steps: int) -> int:
+        """Of one training, if it does not end early. epoch_steps: of a pass over its rows."""
+        return min(self.epochs * epoch_steps, self.max_steps or sys.maxsize)
 
     def check_read_by(self, kind: str, always_in_windows: bool) -> None:
         """Raises BertsmithError for a setting that a kind of task does not read."""

@@ -9,7 +9,6 @@ their scores are those after the last step.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -82,7 +81,7 @@ class Trial:
     @property
     def steps(self) -> int:
         """Of the whole trial, if it does not end early."""
-        return min(self.work.settings.epochs * self.epoch_steps, self.work.settings.max_steps or sys.maxsize)
+        return self.work.settings.steps(self.epoch_steps)
 
     @property
     def due(self) -> list[int]:
