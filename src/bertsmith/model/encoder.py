@@ -140,3 +140,10 @@ class Encoder(nn.Module):
         padded = hidden.new_zeros(*ids.shape, hidden.shape[-1])
         out: Tensor = padded.index_put((rows, columns), hidden)
         return out
+
+
+def encoder_of(model: nn.Module) -> Encoder:
+    """The encoder of a model that has a head on one."""
+    encoder = model.encoder
+    assert isinstance(encoder, Encoder)
+    return encoder

@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import nn
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.model.encoder import Encoder
+from bertsmith.model.encoder import encoder_of
 
 AUTO = "auto"
 """The layer map that `layer_pairs` works out by itself."""
@@ -46,8 +46,7 @@ def layer_pairs(text: str, student: int, teacher: int) -> tuple[tuple[int, int],
 
 def keep_layers(model: nn.Module, layers: tuple[int, ...]) -> None:
     """Leaves a model with these layers of its encoder alone, numbered from 1, in this order."""
-    encoder = model.encoder
-    assert isinstance(encoder, Encoder)
+    encoder = encoder_of(model)
     encoder.layers = nn.ModuleList(encoder.layers[number - 1] for number in layers)
     encoder.config = replace(encoder.config, num_hidden_layers=len(layers))
     setattr(model, "config", encoder.config)  # noqa: B010  a plain assignment is typed as one of a module

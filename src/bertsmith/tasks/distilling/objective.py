@@ -15,7 +15,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import hidden_sum
 from bertsmith.model.distillation.maps import maps_of
 from bertsmith.model.distillation.states import recorded
-from bertsmith.model.encoder import Encoder
+from bertsmith.model.encoder import encoder_of
 from bertsmith.model.flop import step_flop
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.objective import Counted, TaskObjective, Units
@@ -51,9 +51,7 @@ class DistilObjective(TaskObjective):
     def losses(self, inputs: Inputs, targets: Tensor, batch: Units) -> Mapping[str, LossSum]:
         teaching, settings, task = self.teaching, self.teaching.settings, self.task
         pairs = teaching.pairs if settings.hidden_weight else ()
-        encoder = self.model.encoder
-        assert isinstance(encoder, Encoder)
-        with recorded(encoder, [ours for ours, _ in pairs]) as states:
+        with recorded(encoder_of(self.model), [ours for ours, _ in pairs]) as states:
             scores = self.model(inputs)
         found: dict[str, LossSum] = {}
         if settings.label_weight:
@@ -134,8 +132,6 @@ def _counts(task: Task, units: Units, *, settings: DistillSettings) -> dict[str,
 @torch.no_grad()
 def taught(model: nn.Module, inputs: Inputs, layers: list[int]) -> tuple[Tensor, list[Tensor]]:
     """A teacher's scores of a batch, and the hidden states of some of its layers."""
-    encoder = model.encoder
-    assert isinstance(encoder, Encoder)
-    with recorded(encoder, layers) as states:
+    with recorded(encoder_of(model), layers) as states:
         scores: Tensor = model(inputs)
     return scores, [states.hidden[layer] for layer in layers]

@@ -12,7 +12,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.streams import stream_key
 from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.layers import keep_layers
-from bertsmith.model.encoder import Encoder
+from bertsmith.model.encoder import encoder_of
 from bertsmith.model.initial import initialise
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.clipped import ClippedOptimizer
@@ -52,8 +52,7 @@ def build_model(work: Work, device: Device, seed: int) -> nn.Module:
 
 def _set_layers(model: nn.Module, settings: FinetuneSettings, seed: int) -> None:
     """Freezes the lowest layers, and gives the highest ones random weights."""
-    encoder = model.encoder
-    assert isinstance(encoder, Encoder)
+    encoder = encoder_of(model)
     layers = encoder.config.num_hidden_layers
     for name in ("frozen_layers", "reinitialised_layers"):
         if getattr(settings, name) > layers:

@@ -13,7 +13,7 @@ from torch import nn
 from bertsmith.base import ranks
 from bertsmith.base.device import Device
 from bertsmith.base.ranks.together import together
-from bertsmith.model.encoder import Encoder
+from bertsmith.model.encoder import encoder_of
 from bertsmith.tasks.contrastive import RankingObjective
 from bertsmith.tasks.distilling.objective import DistilObjective
 from bertsmith.tasks.finetuning.augmented import with_augmented
@@ -127,9 +127,7 @@ def shared(work: Work, run: Path, device: Device, started_on: Mapping[str, str])
 def _objective(work: Work, model: nn.Module, device: Device, keep: Callable[[str, Floats], None]) -> TaskObjective:
     """What the model learns: its rows' labels, and what a teacher shows."""
     runner = Runner(device.torch_device, work.settings.micro_batch_tokens, over_ranks=True)
-    encoder = model.encoder
-    assert isinstance(encoder, Encoder)
-    parts = (work.task, encoder.config, model, work.metric, runner, keep)
+    parts = (work.task, encoder_of(model).config, model, work.metric, runner, keep)
     teaching = together(lambda: teaching_of(work, device))
     if teaching is not None:
         return DistilObjective(*parts, teaching=teaching)

@@ -14,7 +14,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.model.distillation import maps
 from bertsmith.model.distillation.layers import layer_pairs
-from bertsmith.model.encoder import Encoder
+from bertsmith.model.encoder import encoder_of
 from bertsmith.tasks.distilling.objective import Teaching, weights
 from bertsmith.tasks.finetuning.work import Distilled, Work
 from bertsmith.tasks.registry import answering, architecture_of
@@ -117,10 +117,9 @@ def teaching_of(work: Work, device: Device) -> Teaching | None:
 
 def add_maps(model: nn.Module, distilled: Distilled, seed: int) -> None:
     """Gives a student the maps to its teacher's width, where hidden states are compared and the widths differ."""
-    encoder = model.encoder
-    assert isinstance(encoder, Encoder)
-    teacher, settings = read_config(distilled.teacher), distilled.settings
+    settings = distilled.settings
     if not settings.hidden_weight:
         return
-    pairs = layer_pairs(settings.layer_map, encoder.config.num_hidden_layers, teacher.num_hidden_layers)
-    maps.add_maps(model, len(pairs), (encoder.config.hidden_size, teacher.hidden_size), seed)
+    ours, theirs = encoder_of(model).config, read_config(distilled.teacher)
+    pairs = layer_pairs(settings.layer_map, ours.num_hidden_layers, theirs.num_hidden_layers)
+    maps.add_maps(model, len(pairs), (ours.hidden_size, theirs.hidden_size), seed)
