@@ -20,7 +20,7 @@ from bertsmith.base.log import warn
 from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import squared_sum
 from bertsmith.model.losses import LossSum
-from bertsmith.tasks.kinds.pooled import Classifier
+from bertsmith.tasks.kinds.pooled import Classifier, config_labels
 from bertsmith.tasks.reading.labels import number_of
 from bertsmith.tasks.reading.pairs import are_pairs
 from bertsmith.tasks.reading.records import Columns, Record, Row
@@ -153,7 +153,7 @@ class Regress(Task):
         return [f"{numbers}; the loss counts their standard deviation, {self.deviation:.4g}, as 1, rmse and mae do not"]
 
     def config(self) -> dict[str, Any]:
-        return {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": "regression"}
+        return config_labels(["LABEL_0"], "regression")
 
     def facts(self) -> dict[str, Any]:
         numbers = {"mean": self.mean, "low": self.low, "high": self.high}
