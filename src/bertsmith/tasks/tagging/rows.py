@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertsmith.base.log import counted
 from bertsmith.tasks.reading.cells import LacksColumn, listed_in
 from bertsmith.tasks.reading.labels import MOST_DIGITS
 from bertsmith.tasks.reading.records import Columns, Record, Row, check_characters, id_of, row_of, text_of
 from bertsmith.tasks.scoring.entities import Span
-from bertsmith.tasks.tagging.align import in_characters
+from bertsmith.tasks.tagging.align import Ints, in_characters
 from bertsmith.tasks.tagging.schemes import first_overlap, spans_of, split_tag
 
-Ints = NDArray[np.int64]
 ENTITIES = "entities"
 """The column of spans where rows have none of the usual name; answers call them so."""
 _SHOWN = 40
@@ -54,7 +52,8 @@ def tagged_record(row: Row | str, columns: Columns, labelled: bool, where: str) 
     text = text_of(row, columns.text)
     marked = None
     if labelled:
-        column = spans_column(row, columns)
+        usual = columns.spans == Columns.spans and columns.spans not in row and ENTITIES in row
+        column = ENTITIES if usual else columns.spans
         marked = tuple(marked_spans(_cell(row, column, "spans"), text, column))
     return TaggedRecord(text, None, marked, where, id_of(row, columns))
 
@@ -62,12 +61,6 @@ def tagged_record(row: Row | str, columns: Columns, labelled: bool, where: str) 
 def _tags(row: Row, columns: Columns, words: Sequence[str]) -> list[str]:
     names = None if columns.tag_names is None else [each.strip() for each in columns.tag_names.split(",")]
     return tags_of_words(_cell(row, columns.tags, "tags"), words, columns.tags, names)
-
-
-def spans_column(row: Row, columns: Columns) -> str:
-    """The column of a row's spans."""
-    usual = columns.spans == Columns.spans and columns.spans not in row and ENTITIES in row
-    return ENTITIES if usual else columns.spans
 
 
 def _cell(row: Row, column: str, field: str) -> Any:
@@ -78,7 +71,11 @@ def _cell(row: Row, column: str, field: str) -> Any:
 
 def words_of(value: Any, column: str) -> list[str]:
     """The words of a row: a list of them, or a cell of a table with that as JSON, or with white space between them."""
-    return _listed(listed_in(value, column, str), column, "words")
+    words = _parts(listed_in(value, column, str), column, "words")
+    for word in words:
+        if not isinstance(word, str):
+            raise ValueError(f"column '{column}' has {_shown(word)} among the words, which is not a text")
+    return words
 
 
 def tags_of_words(value: Any, words: Sequence[str], column: str, names: Sequence[str] | None = None) -> list[str]:
@@ -110,14 +107,6 @@ def _named(tag: Any, column: str, names: Sequence[str] | None) -> str:
     if names is not None and text not in names:
         raise ValueError(f"the tag {_shown(text)} is not one of {', '.join(names)}")
     return text
-
-
-def _listed(value: Any, column: str, what: str) -> list[str]:
-    parts = _parts(value, column, what)
-    for part in parts:
-        if not isinstance(part, str):
-            raise ValueError(f"column '{column}' has {_shown(part)} among the {what}, which is not a text")
-    return parts
 
 
 def _parts(value: Any, column: str, what: str) -> list[Any]:
