@@ -17,7 +17,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
@@ -46,12 +45,11 @@ from bertsmith.tasks.report.parts import about_records
 from bertsmith.tasks.report.report import Classified, report_choices
 from bertsmith.tasks.scoring.calibration import probabilities
 from bertsmith.tasks.scoring.classes import accuracy
-from bertsmith.tasks.sequences import Inputs, Sequences, batch_window_means, encode_several, window_means
+from bertsmith.tasks.sequences import Inputs, Ints, Sequences, batch_window_means, encode_several, window_means
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 from bertsmith.tokens.tokenizer import Tokenizer
 
-Ints = NDArray[np.int64]
 _MOST_NUMBERED = 26
 _FROM_0 = "; choices are counted from 0"
 # Of a choice that a row has not, for a softmax at any temperature; minus infinity less minus infinity is not a number.

@@ -45,11 +45,10 @@ from bertsmith.tasks.scoring.calibration import FOLDS, calibrate, calibrated_els
 from bertsmith.tasks.scoring.classes import class_metrics
 from bertsmith.tasks.scoring.resampling import folds_of
 from bertsmith.tasks.scoring.thresholds import HALF, best_threshold, cross_fitted
-from bertsmith.tasks.sequences import Inputs, Sequences, batch_window_means, window_means
+from bertsmith.tasks.sequences import Inputs, Ints, Sequences, batch_window_means, window_means
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 
-Ints = NDArray[np.int64]
 _BINARY, _MICRO = "binary_f1", "micro_f1"
 
 

@@ -29,12 +29,11 @@ from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.report.parts import about_records, write_doubts, write_intervals
 from bertsmith.tasks.scoring.numbers import number_figures
 from bertsmith.tasks.scoring.resampling import Figures, mean_figures
-from bertsmith.tasks.sequences import Inputs, Sequences, all_of, encode_several
+from bertsmith.tasks.sequences import Inputs, Ints, Sequences, all_of, encode_several
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 from bertsmith.tokens.tokenizer import Tokenizer
 
-Ints = NDArray[np.int64]
 SCORED, RANKED = ("spearman", "pearson"), ("mrr", "accuracy")
 _BY_RANK = "how late text_b comes among the texts of all rows; 'rank' is its place, from 1"
 _BY_ORDER = "the largest differences; 'suggested' is the score at the place of the cosine, both in ascending order"

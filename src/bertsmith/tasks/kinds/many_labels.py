@@ -45,12 +45,11 @@ from bertsmith.tasks.scoring.classes import count_figures
 from bertsmith.tasks.scoring.multilabel import label_metrics
 from bertsmith.tasks.scoring.resampling import folds_of
 from bertsmith.tasks.scoring.thresholds import HALF, LEAST_POSITIVES, best_thresholds, cross_fitted
-from bertsmith.tasks.sequences import Inputs, Sequences, batch_window_means, window_means
+from bertsmith.tasks.sequences import Inputs, Ints, Sequences, batch_window_means, window_means
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 
 Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

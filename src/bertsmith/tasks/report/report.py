@@ -27,6 +27,7 @@ from bertsmith.tasks.report.parts import (
     write_intervals,
 )
 from bertsmith.tasks.scoring.calibration import (
+    AnyFloats,
     Calibration,
     Reliability,
     as_two_classes,
@@ -38,13 +39,10 @@ from bertsmith.tasks.scoring.classes import class_figures, class_table, confusio
 from bertsmith.tasks.scoring.label_errors import MOST, Doubt, confident_doubts, worst_by_loss
 from bertsmith.tasks.scoring.multilabel import label_figures, label_table
 from bertsmith.tasks.scoring.numbers import number_figures
-from bertsmith.tasks.scoring.resampling import Figures
+from bertsmith.tasks.scoring.resampling import Figures, Floats, Ints
 from bertsmith.tasks.scoring.squad import ANSWERED, UNANSWERABLE
 
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-AnyFloats = NDArray[np.floating[Any]]
 
 _BY_LOSS = "the highest losses of rows that the model labels otherwise"
 _BY_CONFIDENCE = "confident learning (Northcutt et al., 2021), lowest normalised margin first"
@@ -182,7 +180,6 @@ def report_labels(folder: Path, about: About, of: Labelled, note: str = "") -> N
 def report_numbers(folder: Path, about: About, predicted: Floats, true: Floats) -> None:
     """Writes `intervals.json`, `calibration` as JSON and PNG (is the truth as high on average as predicted?) and
     `likely_label_errors.json`, the largest differences."""
-    predicted, true = (np.asarray(side, dtype=np.float64) for side in (predicted, true))
     write_intervals(folder, about, number_figures(predicted, true))
     parts = np.array_split(np.argsort(predicted, kind="stable"), min(10, len(true)))
     tenths = [{"rows": len(p), "predicted": float(predicted[p].mean()), "true": float(true[p].mean())} for p in parts]

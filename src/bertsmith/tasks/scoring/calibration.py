@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.tasks.scoring.resampling import folds_of
+from bertsmith.tasks.scoring.resampling import Floats, Ints, folds_of
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 AnyFloats = NDArray[np.floating[Any]]
 
 BINS = 15

@@ -12,10 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.tasks.scoring.resampling import Figures
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from bertsmith.tasks.scoring.resampling import Figures, Floats, Ints
 
 METRICS = ("accuracy", "macro_f1", "matthews")
 """Those of any classes; `binary_f1` wants to know which one is positive, `micro_f1` which one is negative."""

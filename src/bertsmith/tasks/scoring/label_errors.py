@@ -9,12 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertsmith.tasks.scoring.classes import share
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from bertsmith.tasks.scoring.resampling import Floats, Ints
 
 MOST = 20
 

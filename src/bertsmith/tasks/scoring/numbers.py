@@ -4,12 +4,8 @@ shape [N]."""
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bertsmith.tasks.scoring.resampling import Figures
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from bertsmith.tasks.scoring.resampling import Figures, Floats, Ints
 
 
 def number_figures(predicted: Floats, true: Floats) -> Figures:
