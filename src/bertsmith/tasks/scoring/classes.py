@@ -98,17 +98,13 @@ def occurring(table: ClassTable) -> NDArray[np.bool_]:
     return np.asarray(table.support + table.predicted > 0)
 
 
-def metrics_of(right: Floats, predicted: Floats, true: Floats) -> Floats:
-    """`METRICS` of how many rows of each class are right, predicted and true: float64[C] each.
-
-    Matthews' correlation is that of Gorodkin (2004); 0 where a side is constant.
-    """
-    rows, correct = true.sum(), right.sum()
-    here = predicted + true > 0
+def _matthews(right: Floats, predicted: Floats, true: Floats) -> float:
+    """Matthews' correlation as Gorodkin (2004) has it, of how many rows of each class are right, predicted and true:
+    float64[C] each; 0 where a side is constant."""
+    rows = true.sum()
     # Of whole numbers, so that dot products are exact by any number of threads.
     spread = (rows * rows - predicted @ predicted) * (rows * rows - true @ true)
-    matthews = (correct * rows - predicted @ true) / np.sqrt(spread) if spread > 0 else 0.0
-    return np.array([correct / rows, share(2 * right, predicted + true)[here].mean(), matthews])
+    return float((right.sum() * rows - predicted @ true) / np.sqrt(spread)) if spread > 0 else 0.0
 
 
 def class_figures(
@@ -128,12 +124,13 @@ def class_figures(
         sides = ((true, weights * met), (predicted, weights), (true, weights))
         counts = [np.bincount(side, times, minlength=len(names)).astype(np.float64) for side, times in sides]
         table = class_table(*counts)
-        of_some = [] if positive is None else [table.f1[positive]]
+        here = occurring(table)
+        found = [counts[0].sum() / counts[2].sum(), table.f1[here].mean(), _matthews(*counts)]
+        if positive is not None:
+            found.append(table.f1[positive])
         if negative is not None:
-            right, said, meant = (each[others].sum(keepdims=True) for each in counts)
-            of_some.append(share(2 * right, said + meant)[0])
-        each = np.where(occurring(table), table.f1, np.nan)
-        return np.concatenate([metrics_of(*counts), of_some, each])
+            found.append(class_table(*(each[others].sum(keepdims=True) for each in counts)).f1[0])
+        return np.concatenate([found, np.where(here, table.f1, np.nan)])
 
     return Figures((*METRICS, *some, *(f1_of(name) for name in names)), of)
 
