@@ -56,12 +56,12 @@ def best_threshold(probabilities: Floats, true: Bools, least: int = LEAST_POSITI
     return Threshold(float(values[chosen]), float(f1[chosen]), at_half, positives, tuned=True)
 
 
-def best_thresholds(probabilities: Floats, true: Bools, least: int = LEAST_POSITIVES) -> list[Threshold]:
+def best_thresholds(probabilities: Floats, true: Bools) -> list[Threshold]:
     """One for each label; probabilities: float64[N, L], true: bool[N, L]."""
-    return [best_threshold(*each, least) for each in zip(probabilities.T, true.T, strict=True)]
+    return [best_threshold(*each) for each in zip(probabilities.T, true.T, strict=True)]
 
 
-def cross_fitted(probabilities: Floats, true: Bools, fold: Ints, least: int = LEAST_POSITIVES) -> Bools:
+def cross_fitted(probabilities: Floats, true: Bools, fold: Ints) -> Bools:
     """What thresholds decide that are tuned on the rows of the other folds: bool[N, L]. fold: int64[N].
 
     Its F1 is an honest figure of tuned thresholds; that of the rows that they were tuned on is too high.
@@ -71,6 +71,6 @@ def cross_fitted(probabilities: Floats, true: Bools, fold: Ints, least: int = LE
         inside = fold == number
         if inside.all():
             break
-        values = [each.value for each in best_thresholds(probabilities[~inside], true[~inside], least)]
+        values = [each.value for each in best_thresholds(probabilities[~inside], true[~inside])]
         decided[inside] = probabilities[inside] >= np.array(values)
     return decided
