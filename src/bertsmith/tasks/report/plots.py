@@ -36,10 +36,10 @@ def confusion_plot(path: Path, found: Confusion, names: Sequence[str], title: st
     mistakes = np.bincount(sides, np.tile(found.counts[wrong], 2), len(names))
     kept, title = _most(mistakes, title, "classes with the most mistakes")
     counts, support = found.among(kept), found.table().support[kept]
-    shares, names = share(counts, np.repeat(support[:, None], len(kept), 1)), [names[place] for place in kept]
+    shares, names = share(counts, np.repeat(support[:, None], len(kept), 1)), [short_name(names[at]) for at in kept]
     numbers = len(names) <= _MOST_NUMBERS
     cell = 0.6 if len(names) <= 5 else 0.4 if numbers else 0.17
-    margin = 1.2 + 0.075 * min(_NAME, max(map(len, names)))
+    margin = 1.2 + 0.075 * max(map(len, names))
     size = margin + cell * len(names)
     figure = _figure(path, size + 1.2, size + 0.5)
     if figure is None:
@@ -81,7 +81,7 @@ def class_plot(path: Path, rows: Sequence[dict[str, Any]], title: str) -> None:
     for name, marker, colour in (("precision", "<", _ORANGE), ("recall", ">", _GREY), ("f1", "o", _BLUE)):
         label = "F1, with its 95% interval" if name == "f1" else name
         axes.plot([row[name] for row in rows], places, marker, color=colour, label=label, markersize=5, alpha=0.9)
-    _name_ticks(axes.set_yticks, names, 8, most=None)
+    _name_ticks(axes.set_yticks, names, 8)
     axes.set(xlim=(-0.02, 1.02), ylim=(len(rows) - 0.5, -0.5), xlabel="(in brackets: how many have the label)")
     axes.grid(axis="x", color="#e6e6e6")
     figure.legend(loc="outside lower center", ncols=3, fontsize=8)
@@ -100,7 +100,7 @@ def interval_plot(path: Path, figures: Mapping[str, Interval], title: str) -> No
     axes, places = figure.subplots(), np.arange(len(known))
     axes.hlines(places, *([getattr(each, side) for each in known.values()] for side in ("low", "high")), color=_BLUE)
     axes.plot([each.value for each in known.values()], places, "o", color=_BLUE, markersize=5)
-    _name_ticks(axes.set_yticks, [f"{name}  {each.value:.4g}" for name, each in known.items()], 8, most=None)
+    _name_ticks(axes.set_yticks, [f"{name}  {each.value:.4g}" for name, each in known.items()], 8)
     axes.set(ylim=(len(known) - 0.5, -0.5))
     axes.grid(axis="x", color="#e6e6e6")
     _save(figure, path, axes, title)
@@ -151,7 +151,7 @@ def decision_plot(path: Path, table: Sequence[dict[str, Any]], title: str) -> No
         label = {"found": "has the label and gets it", "missed": "has it and does not get it"}.get(name, "gets it only")
         axes.barh(np.arange(len(table)), width, left=start, color=colour, label=label, height=0.75)
         start += width
-    _name_ticks(axes.set_yticks, names, 8, most=None)
+    _name_ticks(axes.set_yticks, names, 8)
     axes.set(ylim=(len(table) - 0.5, -0.5), xlabel="rows")
     figure.legend(loc="outside lower center", ncols=3, fontsize=8)
     _save(figure, path, axes, title)
@@ -201,12 +201,9 @@ def _most(values: NDArray[Any], title: str, what: str) -> tuple[list[int], str]:
     return kept, f"{title}\nthe {len(kept)} of {len(values):,} {what}"
 
 
-def _name_ticks(
-    set_ticks: Any, names: Sequence[str], points: float, rotation: int = 0, most: int | None = _NAME
-) -> None:
+def _name_ticks(set_ticks: Any, names: Sequence[str], points: float, rotation: int = 0) -> None:
     # Without parse_math a label with two dollar signs would be set as a formula, or fail.
-    shown = [name if most is None else short_name(name, most) for name in names]
-    set_ticks(np.arange(len(names)), shown, fontsize=points, rotation=rotation, parse_math=False)
+    set_ticks(np.arange(len(names)), names, fontsize=points, rotation=rotation, parse_math=False)
 
 
 def short_name(name: str, most: int = _NAME) -> str:
