@@ -174,7 +174,7 @@ class Tag(Task):
 
     def baseline(self, metric: str, examples: Examples) -> float:
         """Of the answer that nothing is an entity."""
-        return _metrics([[OUTSIDE] * len(each.first) for each in _words_of(examples)], examples)[metric]
+        return _metrics([[OUTSIDE] * len(each.first) for each in _sequences(examples).words], examples)[metric]
 
     def description(self) -> list[str]:
         counts = ", ".join(f"{name} {count:,}" for name, count in (self.counts or {}).items())
@@ -228,8 +228,7 @@ class Tag(Task):
         return [(tags_of(spans_of(each), len(each)), those) for each, those in zip(found, sure, strict=True)]
 
     def _tags(self, scores: Floats, examples: Examples) -> list[list[str]]:
-        assert isinstance(examples.sequences, WordSequences)
-        return [tags for tags, _ in self._sure_tags(scores, examples.sequences)]
+        return [tags for tags, _ in self._sure_tags(scores, _sequences(examples))]
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The report (`tasks/report`), and precision, recall and F1 of each type as a table in the log."""
@@ -238,8 +237,7 @@ class Tag(Task):
         rows = f"{examples.part} rows".strip()
         for line in (f"entities of the {rows} by type:", *table(agreement_by_type(predicted, entities))):
             say(line)
-        sequences = examples.sequences
-        assert isinstance(sequences, WordSequences)
+        sequences = _sequences(examples)
         slots = np.concatenate(sequences.slots)
         records, words = list(map(_tagged, examples.records)), sequences.words
         true = [true_tags(record, those) for record, those in zip(records, words, strict=True)]
@@ -250,7 +248,7 @@ class Tag(Task):
 
 def _spans(tags: Sequence[Sequence[str]], examples: Examples) -> tuple[list[list[Span]], list[list[Span]]]:
     """The entities that these tags of each record's words stand for and the true ones, in characters."""
-    words = _words_of(examples)
+    words = _sequences(examples).words
     predicted = [in_characters(spans_of(each), those.offsets) for each, those in zip(tags, words, strict=True)]
     true = [true_spans(_tagged(record), those) for record, those in zip(examples.records, words, strict=True)]
     return predicted, true
@@ -258,15 +256,15 @@ def _spans(tags: Sequence[Sequence[str]], examples: Examples) -> tuple[list[list
 
 def _metrics(tags: Sequence[Sequence[str]], examples: Examples) -> dict[str, float]:
     """Those of entities, and the share of words whose tag is right, as conlleval's accuracy."""
-    pairs = zip(examples.records, _words_of(examples), strict=True)
+    pairs = zip(examples.records, _sequences(examples).words, strict=True)
     true = [tag for record, words in pairs for tag in true_tags(_tagged(record), words)]
     right = sum(ours == theirs for ours, theirs in zip(chain.from_iterable(tags), true, strict=True))
     return {**entity_metrics(agreement_by_type(*_spans(tags, examples))), "tag_accuracy": right / max(1, len(true))}
 
 
-def _words_of(examples: Examples) -> list[Words]:
+def _sequences(examples: Examples) -> WordSequences:
     assert isinstance(examples.sequences, WordSequences)
-    return examples.sequences.words
+    return examples.sequences
 
 
 def _tagged(record: Record) -> TaggedRecord:
