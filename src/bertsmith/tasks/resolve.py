@@ -12,7 +12,7 @@ from bertsmith.base.log import say
 from bertsmith.tasks.kinds.tag import Tag
 from bertsmith.tasks.reading.bad_rows import pass_over, raise_at_once
 from bertsmith.tasks.reading.files import Form, Row, Source, rows_of
-from bertsmith.tasks.reading.infer import AUTO, can_be_inferred, has_columns, infer
+from bertsmith.tasks.reading.infer import AUTO, has_columns, infer
 from bertsmith.tasks.reading.table import CLOSELY_READ
 from bertsmith.tasks.registry import task_named
 from bertsmith.tasks.settings import FinetuneSettings
@@ -30,8 +30,6 @@ def chosen(task: str, sources: Mapping[str, Source], settings: FinetuneSettings)
     """
     kind = None if task == AUTO else task_named(task)
     settings = _with_share(settings, "dev" in sources)
-    if kind is not None and not can_be_inferred(kind.kind):
-        return kind, settings
     kind, settings = _inferred(task, kind, sources, settings)
     if kind.kind == Tag.kind and settings.labels is not None:
         settings = replace(settings, columns=replace(settings.columns, tag_names=settings.labels))

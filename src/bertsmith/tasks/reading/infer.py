@@ -253,11 +253,6 @@ _WAYS = {
 }
 
 
-def can_be_inferred(kind: str) -> bool:
-    """Whether the columns of rows for this kind of task can be inferred."""
-    return kind in _WAYS
-
-
 def has_columns(row: Mapping[str, Any], columns: Columns, kind: str) -> bool:
     """Whether a row has all that a kind of task needs under the names in `columns`."""
     return any(all(set(columns_of(getattr(columns, part), row)) <= row.keys() for part in way) for way in _WAYS[kind])
