@@ -17,16 +17,6 @@ from bertsmith.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class WindowRules:
-    """max_length: tokens of a sequence. doc_stride: tokens of the context between the beginnings of two windows.
-    max_query_length: tokens of a question; what is longer loses its end."""
-
-    max_length: int
-    doc_stride: int
-    max_query_length: int
-
-
-@dataclass(frozen=True)
 class Windows(Sequences):
     """S windows on the contexts of N records; every record has one at least.
 
@@ -49,10 +39,14 @@ class Windows(Sequences):
         return range(int(self.row_offsets[record]), int(self.row_offsets[record + 1]))
 
 
-def windows_of(records: Sequence[Record], tokenizer: Tokenizer, rules: WindowRules) -> Windows:
+def windows_of(
+    records: Sequence[Record], tokenizer: Tokenizer, max_length: int, doc_stride: int, max_query_length: int
+) -> Windows:
     """The windows of records whose text is a question and whose second text its context.
 
-    Raises BertsmithError where a question leaves no room for its context.
+    max_length: tokens of a sequence. doc_stride: tokens of the context between the beginnings of two windows.
+    max_query_length: tokens of a question; what is longer loses its end. Raises BertsmithError where a question leaves
+    no room for its context.
     """
     contexts = [record.text_b or "" for record in records]
     unique = list(dict.fromkeys(contexts))
@@ -62,17 +56,15 @@ def windows_of(records: Sequence[Record], tokenizer: Tokenizer, rules: WindowRul
     ids, segments, cut, owners, begins = [], [], [], [], []
     for row, asked in enumerate(tokenizer.encode_ids([record.text for record in records])):
         pieces = passages[contexts[row]].ids
-        question = np.concatenate(([special.cls], asked[: rules.max_query_length].astype(np.int64), separator))
-        room = rules.max_length - len(question) - 1
+        question = np.concatenate(([special.cls], asked[:max_query_length].astype(np.int64), separator))
+        room = max_length - len(question) - 1
         if room < 1:
-            what = (
-                f"this question takes {len(question) - 2} of {rules.max_length} tokens and leaves none to its context"
-            )
+            what = f"this question takes {len(question) - 2} of {max_length} tokens and leaves none to its context"
             raise BertsmithError(what, records[row].where, "use a larger --max-length, or a smaller --max-query-length")
-        for begin in beginnings(len(pieces), room, rules.doc_stride):
+        for begin in beginnings(len(pieces), room, doc_stride):
             ids.append(np.concatenate((question, pieces[begin : begin + room], separator)))
             segments.append(len(question))
-            cut.append(0 if begin else max(0, len(asked) - rules.max_query_length))
+            cut.append(0 if begin else max(0, len(asked) - max_query_length))
             owners.append(row)
             begins.append(begin)
     first_segments, lost, rows, firsts = (np.array(each, dtype=np.int64) for each in (segments, cut, owners, begins))

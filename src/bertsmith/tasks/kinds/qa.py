@@ -36,7 +36,7 @@ from bertsmith.tasks.answering.figures import (
     tuned_threshold,
 )
 from bertsmith.tasks.answering.rows import IMPOSSIBLE, START, doubts, learnable, question_of
-from bertsmith.tasks.answering.windows import WindowRules, Windows, gaps, targets_of, windows_of
+from bertsmith.tasks.answering.windows import Windows, gaps, targets_of, windows_of
 from bertsmith.tasks.kinds.pooled import said_of
 from bertsmith.tasks.reading.bad_rows import Report, pass_over
 from bertsmith.tasks.reading.records import Columns, Record, Row
@@ -77,7 +77,7 @@ class SpanModel(nn.Module):
 @dataclass(frozen=True)
 class Qa(Task):
     """unanswerable: whether a question may have no answer. threshold: by how much the score of no answer must be above
-    that of the best span; tuned on the dev rows if `tunes`. doc_stride, max_query_length: of `WindowRules`. n_best,
+    that of the best span; tuned on the dev rows if `tunes`. doc_stride, max_query_length: of `windows_of`. n_best,
     max_answer_length: of `SpanRules`. top: how many of the best a prediction lists. counts: training questions with and
     without an answer."""
 
@@ -165,7 +165,7 @@ class Qa(Task):
         return SpanModel(config, compute)
 
     def encode(self, records: Sequence[Record], tokenizer: Tokenizer, max_length: int) -> Windows:
-        return windows_of(records, tokenizer, WindowRules(max_length, self.doc_stride, self.max_query_length))
+        return windows_of(records, tokenizer, max_length, self.doc_stride, self.max_query_length)
 
     def targets(self, records: Sequence[Record], sequences: Sequences) -> NDArray[np.int64]:
         """The tokens at which the answer begins and ends in each window, [CLS] where it does not hold it."""

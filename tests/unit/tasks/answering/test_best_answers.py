@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bertsmith.tasks.answering.best import Best, Guess, SpanRules, best_of
 from bertsmith.tasks.answering.figures import figures, tuned_threshold
 from bertsmith.tasks.answering.gold import Gold
-from bertsmith.tasks.answering.windows import WindowRules, has_most_context, windows_of
+from bertsmith.tasks.answering.windows import has_most_context, windows_of
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tokens.tokenizer import Tokenizer
 
@@ -23,7 +23,7 @@ contexts = st.lists(st.sampled_from([*WORDS, "w1s", "W2", "?w3"]), max_size=40).
 
 
 def windows(context, max_length=16, stride=5):
-    return windows_of([Record("who", context, None, "row 1")], TOKENIZER, WindowRules(max_length, stride, 8))
+    return windows_of([Record("who", context, None, "row 1")], TOKENIZER, max_length, stride, 8)
 
 
 def scores_of(found, seed, ties=False):

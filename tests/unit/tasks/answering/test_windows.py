@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.answering.gold import Gold
 from bertsmith.tasks.answering.windows import (
-    WindowRules,
     gaps,
     has_most_context,
     targets_of,
@@ -29,13 +28,12 @@ CLS, SEP = 2, 3
 
 
 def windows(contexts, max_length=20, doc_stride=6, question="who is", golds=None):
-    rules = WindowRules(max_length, doc_stride, max_query_length=8)
     golds = [()] * len(contexts) if golds is None else golds
     records = [
         Record(question, context, label, f"row {number}")
         for number, (context, label) in enumerate(zip(contexts, golds, strict=True))
     ]
-    return windows_of(records, TOKENIZER, rules)
+    return windows_of(records, TOKENIZER, max_length, doc_stride, max_query_length=8)
 
 
 def text_of(pieces):
@@ -176,7 +174,7 @@ def test_the_windows_of_squad_are_as_many_as_the_reference_has(real_data, part, 
         for each in paragraph["qas"]
     ]
     records = [Record(question, context, None, "") for question, context in asked]
-    found = windows_of(records, tokenizer, WindowRules(384, 128, 64))
+    found = windows_of(records, tokenizer, 384, 128, 64)
     assert (len(asked), len(found.ids)) == (questions, expected)
     assert found.lengths.max() == 384
     assert not found.lost_tokens.any(), "no question has more than 64 tokens"
