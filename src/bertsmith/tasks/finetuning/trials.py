@@ -167,11 +167,7 @@ def _folds(work: Work, count: int) -> list[tuple[list[int], list[int]]]:
         rest, fold = divide(rest, 1 / (count - number), number)
         folds.append(fold)
     folds.append(rest)
-    found = []
-    for fold in folds:
-        members = set(fold)
-        found.append(([row for row in every if row not in members], fold))
-    return found
+    return [(np.setdiff1d(every, fold).tolist(), fold) for fold in folds]
 
 
 def _divider(work: Work) -> Callable[[list[int], float, int], tuple[list[int], list[int]]]:
