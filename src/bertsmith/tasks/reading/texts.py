@@ -84,11 +84,10 @@ def the_text(table: Table, but: Collection[str]) -> tuple[str, str]:
         return found[0], _USUAL if usual else "the only one with sentences"
     if found:
         raise table.refusal("several columns may be the text", found, "text", "text_b")
-    short = [name for name, shape in table.shapes.items() if shape.holds == "text" and name not in but]
     short = [
         name
-        for name in short
-        if not table.shapes[name].is_id and 2 * len(table.shapes[name].counts) > table.shapes[name].filled
+        for name, shape in table.shapes.items()
+        if shape.holds == "text" and name not in but and not shape.is_id and 2 * len(shape.counts) > shape.filled
     ]
     if len(short) != 1:
         raise table.refusal("no column looks like the text; there are", table.shapes, "text")
