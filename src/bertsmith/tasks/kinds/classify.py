@@ -41,7 +41,7 @@ from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.report.parts import CROSS_FITTED, about_records, groups_of
 from bertsmith.tasks.report.report import Classified, report_classes
 from bertsmith.tasks.sampling import Sampling, quotas, rows_of_epoch
-from bertsmith.tasks.scoring.calibration import FOLDS, calibrate, calibrated_elsewhere, probabilities
+from bertsmith.tasks.scoring.calibration import calibrate, calibrated_elsewhere, probabilities
 from bertsmith.tasks.scoring.classes import class_metrics
 from bertsmith.tasks.scoring.resampling import folds_of
 from bertsmith.tasks.scoring.thresholds import HALF, best_threshold, cross_fitted
@@ -153,13 +153,12 @@ class Classify(Task):
         return Classifier(config, len(self.names), compute)
 
     def targets(self, records: Sequence[Record], sequences: Sequences) -> Ints:
-        places = {name: place for place, name in enumerate(self.names)}
         for record in records:
             if isinstance(record.label, tuple):
                 listed = counted(len(record.label), "label")
                 what = f"this row has a list of {listed}, and the training rows have one label each"
                 raise BertsmithError(what, record.where, "write lists in all rows, or in none")
-        return np.array(places_of([(str(each.label), each.where) for each in records], places), dtype=np.int64)
+        return np.array(places_of([(str(each.label), each.where) for each in records], self.names), dtype=np.int64)
 
     def order(self, examples: Examples, seed: int, epoch: int) -> Ints:
         return rows_of_epoch(len(examples.targets), truths_of(examples), self.sampling, seed, epoch)
@@ -240,7 +239,7 @@ class Classify(Task):
         if not self.fits_threshold or positive is None:
             return None
         true = truths_of(examples)[:, None] == positive
-        fold = folds_of(len(true), FOLDS, groups_of(examples.records))
+        fold = folds_of(len(true), groups_of(examples.records))
         decided = cross_fitted(self._probabilities(logits)[:, [positive]], true, fold)[:, 0]
         return np.where(decided, positive, 1 - positive)
 

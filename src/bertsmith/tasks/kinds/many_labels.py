@@ -40,7 +40,7 @@ from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, col
 from bertsmith.tasks.report.parts import CROSS_FITTED, about_records, groups_of
 from bertsmith.tasks.report.report import Labelled, report_labels
 from bertsmith.tasks.sampling import Sampling, rows_of_epoch
-from bertsmith.tasks.scoring.calibration import FOLDS, yes_probabilities
+from bertsmith.tasks.scoring.calibration import yes_probabilities
 from bertsmith.tasks.scoring.classes import count_figures
 from bertsmith.tasks.scoring.multilabel import label_metrics
 from bertsmith.tasks.scoring.resampling import folds_of
@@ -152,10 +152,10 @@ class ManyLabels(Task):
 
     def targets(self, records: Sequence[Record], sequences: Sequences) -> NDArray[np.uint8]:
         """1 where a record has a label: uint8[N, L]."""
-        places = {name: place for place, name in enumerate(self.names)}
         rows = [(row, each) for row, record in enumerate(records) for each in _labels(record)]
         found = np.zeros((len(records), len(self.names)), dtype=np.uint8)
-        found[[row for row, _ in rows], places_of([(each, records[row].where) for row, each in rows], places, True)] = 1
+        labels = [(each, records[row].where) for row, each in rows]
+        found[[row for row, _ in rows], places_of(labels, self.names, several=True)] = 1
         return found
 
     def labels(self, targets: NDArray[Any]) -> int:
@@ -192,7 +192,7 @@ class ManyLabels(Task):
         if self.fits == "half":
             return self
         p, true = yes_probabilities(window_means(scores, examples.sequences)), truths_of(examples) > 0
-        found, fold = best_thresholds(p, true), folds_of(len(true), FOLDS, groups_of(examples.records))
+        found, fold = best_thresholds(p, true), folds_of(len(true), groups_of(examples.records))
         task = replace(self, thresholds=tuple(each.value for each in found))
         sides = (p >= HALF, cross_fitted(p, true, fold), p >= np.array(task.thresholds))
         before, after, own = (label_metrics(side, true) for side in sides)
@@ -220,7 +220,7 @@ class ManyLabels(Task):
         """The labels of each row by thresholds that are tuned on other rows; None where none is tuned."""
         if set(self.thresholds) == {HALF} and not self.tunes_each_time:
             return None
-        true, fold = truths_of(examples) > 0, folds_of(len(logits), FOLDS, groups_of(examples.records))
+        true, fold = truths_of(examples) > 0, folds_of(len(logits), groups_of(examples.records))
         return cross_fitted(yes_probabilities(logits), true, fold)
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:

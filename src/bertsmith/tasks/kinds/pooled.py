@@ -84,9 +84,10 @@ def listed(figures: Mapping[str, str]) -> str:
     return ", ".join(shown) + (f" and {len(figures) - _LISTED:,} more" if len(figures) > _LISTED else "")
 
 
-def places_of(labels: Sequence[tuple[str, str]], places: Mapping[str, int], several: bool = False) -> list[int]:
-    """The numbers of labels' classes. labels: each with the name of its row. several: whether a row may have more than
-    one. Raises BertsmithError that names those which the training rows lack."""
+def places_of(labels: Sequence[tuple[str, str]], names: Sequence[str], several: bool = False) -> list[int]:
+    """The places of labels among the names of classes. labels: each with the name of its row. several: whether a row
+    may have more than one. Raises BertsmithError that names those which the training rows lack."""
+    places = {name: place for place, name in enumerate(names)}
     found = [places.get(class_name(label), -1) for label, _ in labels]
     absent: dict[str, str] = {}
     for (label, where), place in zip(labels, found, strict=True):

@@ -42,7 +42,7 @@ from bertsmith.tasks.reading.bad_rows import Report, pass_over
 from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.report.parts import CROSS_FITTED, about_records, groups_of
 from bertsmith.tasks.report.report import Answered, report_answers
-from bertsmith.tasks.scoring.calibration import FOLDS, log_probabilities
+from bertsmith.tasks.scoring.calibration import log_probabilities
 from bertsmith.tasks.scoring.resampling import folds_of
 from bertsmith.tasks.scoring.squad import ANSWERED, UNANSWERABLE
 from bertsmith.tasks.sequences import Inputs, Sequences, all_of
@@ -268,7 +268,7 @@ def _answerable(records: Sequence[Record]) -> NDArray[np.bool_]:
 
 
 def _folds(records: Sequence[Record]) -> NDArray[np.int64]:
-    return folds_of(len(records), FOLDS, groups_of(records))
+    return folds_of(len(records), groups_of(records))
 
 
 def _losses(scores: Floats, examples: Examples) -> NDArray[np.float64]:

@@ -17,7 +17,6 @@ from bertsmith.tasks.scoring.resampling import Floats, Ints, folds_of
 AnyFloats = NDArray[np.floating[Any]]
 
 BINS = 15
-FOLDS = 5
 LOWEST, HIGHEST = 0.05, 20.0
 """The temperatures that are considered. Where every row is right the best one would be 0."""
 # A probability of 1 of an answer that is wrong would be an infinite loss.
@@ -166,7 +165,7 @@ def calibrate(logits: AnyFloats, true: Ints, groups: Sequence[Any] | NDArray[Any
     leave open how far it should go, as few rows do that are all right.
     """
     before, fitted = reliability(logits, true), fitted_temperature(logits, true)
-    fold = folds_of(len(true), FOLDS, groups)
+    fold = folds_of(len(true), groups)
     count = int(fold.max()) + 1
     if count > 1:
         each = [fitted_temperature(logits[fold != number], true[fold != number]) for number in range(count)]

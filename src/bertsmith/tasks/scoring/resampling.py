@@ -19,6 +19,7 @@ Floats = NDArray[np.float64]
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
+FOLDS = 5
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,9 @@ def _interval(value: float, resampled: Floats) -> Interval:
     return Interval(value, min(float(low), value), max(float(high), value), undefined)
 
 
-def folds_of(rows: int, count: int, groups: Sequence[Any] | NDArray[Any] | None = None, seed: int = 0) -> Ints:
+def folds_of(
+    rows: int, groups: Sequence[Any] | NDArray[Any] | None = None, *, count: int = FOLDS, seed: int = 0
+) -> Ints:
     """A fold from 0 to `count` - 1 for each row, of even sizes in rows or, where there are groups, in groups; all rows
     of a group are in one fold. int64[N]; fewer folds where there are fewer rows or groups."""
     unit = np.arange(rows) if groups is None else numbered(groups)

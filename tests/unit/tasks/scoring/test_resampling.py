@@ -91,7 +91,7 @@ def test_a_figure_that_is_undefined_in_resamples_says_how_often():
 
 @given(st.integers(0, 50), st.integers(1, 6), st.integers(0, 99))
 def test_folds_are_even_and_cover_all_rows(rows, count, seed):
-    fold = folds_of(rows, count, seed=seed)
+    fold = folds_of(rows, count=count, seed=seed)
     sizes = np.bincount(fold, minlength=min(rows, count))
     assert len(fold) == rows
     assert len(sizes) <= count
@@ -100,7 +100,7 @@ def test_folds_are_even_and_cover_all_rows(rows, count, seed):
 
 @given(st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=40), st.integers(1, 5))
 def test_a_group_is_in_one_fold(groups, count):
-    fold = folds_of(len(groups), count, groups)
+    fold = folds_of(len(groups), groups, count=count)
     assert all(len({fold[row] for row, other in enumerate(groups) if other == each}) == 1 for each in set(groups))
     assert len(set(fold)) == min(count, len(set(groups)))
     assert np.array_equal(numbered(groups), numbered([ord(each) for each in groups]))
