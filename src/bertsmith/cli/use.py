@@ -320,7 +320,7 @@ def _evaluate(call: Call) -> None:
         measure = evaluate_benchmark if flags.data.is_dir() else evaluate
         found = measure(predictor, flags.data, **options)
         if flags.skip_bad_rows is not None:
-            options["skipped"].say(flags.skip_bad_rows)
+            options["skipped"].write(flags.skip_bad_rows)
     print("\n".join(aligned([(name, f"{value:.4f}") for name, value in found.figures.items()])))
     if flags.json is not None:
         files.write_json(flags.json, asdict(found))

@@ -103,7 +103,7 @@ def read_records(kind: type[Task], sources: Mapping[str, Source], settings: Fine
     warn_of_groups(records, settings.columns.group)
     records["train"] = _learnable(records["train"], kind, skipped)
     if skipped is not None and settings.skip_bad_rows is not None:
-        skipped.say(Path(settings.skip_bad_rows))
+        skipped.write(Path(settings.skip_bad_rows))
     return records
 
 

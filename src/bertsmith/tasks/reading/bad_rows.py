@@ -60,18 +60,15 @@ class SkippedRows:
             raise refusal(bad, good, name, f"{bad[0][0].fix}; {fix}" if bad[0][0].fix else fix)
         self.rows += bad
 
-    def say(self, path: Path) -> None:
-        """Writes them, on the first rank, and says how many they are. Raises BertsmithError where it cannot."""
+    def write(self, path: Path) -> None:
+        """Writes them as `line_of` has them, on the first rank, and says how many they are. Raises BertsmithError where
+        it cannot."""
         from bertsmith.base import ranks  # loads torch, which neither a verb's help nor its flags need
 
-        if ranks.rank() == 0:
-            self.write(path)
+        if ranks.is_first():
+            files.write_whole(path, lambda file: file.writelines(map(line_of, self.rows)))
         if self.rows:
             warn(f"{counted(len(self.rows), 'bad row')} left out: {path}", of_all_ranks=True)
-
-    def write(self, path: Path) -> None:
-        """Writes a line of JSON for each: {"where", "why", "row"}. Raises BertsmithError where it cannot."""
-        files.write_whole(path, lambda file: file.writelines(map(line_of, self.rows)))
 
 
 def line_of(bad: BadRow) -> bytes:
