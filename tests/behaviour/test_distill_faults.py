@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import bertsmith
+from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from made_students import PIECES, QUICK, made_bert, made_teacher, rows
@@ -67,6 +69,28 @@ def test_a_teacher_of_pairs(bert: Path, teacher: Path, tmp_path: Path) -> None:
 
 def test_a_teacher_that_is_not_fine_tuned(bert: Path, tmp_path: Path) -> None:
     assert "the teacher is not fine-tuned: it holds BertForPreTraining" in refused(bert, bert, tmp_path).what
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"task.json": []}, "this file does not describe a task: it holds no JSON object"),
+        ({"task.json": {"pairs": "x"}}, "this file does not describe a task: pairs is 'x'"),
+        (
+            {"task.json": {"task": "embed"}, "config.json": {"architectures": ["BertModel"]}},
+            "the teacher is fine-tuned for embed, and the rows are of single_label_classification",
+        ),
+    ],
+)
+def test_a_teacher_whose_files_say_otherwise(
+    bert: Path, teacher: Path, tmp_path: Path, changes: dict[str, Any], what: str
+) -> None:
+    changed = shutil.copytree(teacher / "model", tmp_path / "changed")
+    for name, values in changes.items():
+        if isinstance(values, dict):
+            values = {**files.read_json(changed / name), **values}
+        files.write_json(changed / name, values)
+    assert refused(changed, bert, tmp_path).what == what
 
 
 def test_a_student_with_another_vocabulary(teacher: Path, tmp_path: Path) -> None:

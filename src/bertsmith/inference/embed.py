@@ -16,7 +16,7 @@ from bertsmith.base.errors import BertsmithError, TypeChecked, check_class
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import log_choice, say
 from bertsmith.inference.backends.model import GraphModel, Loaded, ready_model
-from bertsmith.inference.predictor import changed, read_task, warn_of_nothing_read
+from bertsmith.inference.predictor import changed, warn_of_nothing_read
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.embedding.folders import SentenceRules, read_max_length, read_rules
 from bertsmith.tasks.embedding.layers import LayersModel
@@ -24,9 +24,10 @@ from bertsmith.tasks.embedding.pooling import Pooling, VectorModel, text_vectors
 from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.reading.files import named_rows
 from bertsmith.tasks.reading.records import Columns, Record, Row, row_of, text_of
+from bertsmith.tasks.registry import read_task
 from bertsmith.tasks.sequences import Fit, Sequences, encode, load_tokenizer
 from bertsmith.tasks.task import NotFiniteError
-from bertsmith.weights.huggingface import model_folder, read_config
+from bertsmith.weights.huggingface import TASK_FILE, model_folder, read_config
 from bertsmith.weights.names import POOLER
 
 Vectors = NDArray[np.float32]
@@ -92,7 +93,7 @@ class Embedder(Loaded):
         self.options.check()
         self.folder = folder = model_folder(folder)
         self.columns = columns_of(folder, columns)
-        task = read_task(folder).values
+        task = read_task(folder / TASK_FILE).values
         self.overlap = task.get("window_overlap") if Embed.reads(task) and not self.options.layers else None
         config = read_config(folder)
         self.rules = rules = _rules(folder, self.options)
@@ -190,7 +191,7 @@ class Embedder(Loaded):
 
 def columns_of(folder: Path, columns: Columns | Mapping[str, Any] | None) -> Columns:
     """Where texts stand in rows for the model of a folder: as they did in training, with these in their place."""
-    return changed(read_task(folder).columns, columns)
+    return changed(read_task(folder / TASK_FILE).columns, columns)
 
 
 def _rules(folder: Path, options: VectorOptions) -> SentenceRules:

@@ -12,12 +12,14 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import say, warn
 from bertsmith.inference.parts.part import Account
-from bertsmith.inference.predictor import Predictor, predictor_of, read_task
+from bertsmith.inference.predictor import Predictor, predictor_of
 from bertsmith.tasks.benchmarks.benchmark import Benchmark, benchmarks
 from bertsmith.tasks.benchmarks.glue import Predictions, add_to_submission, submission_files
 from bertsmith.tasks.benchmarks.inputs import benchmark_named, figure_prefix, tell_rows
 from bertsmith.tasks.examples import warn_of_empty
 from bertsmith.tasks.reading.records import Columns, Row, id_of, read_rows
+from bertsmith.tasks.registry import read_task
+from bertsmith.weights.huggingface import TASK_FILE
 
 _ROWS_AT_ONCE = 16_384
 
@@ -119,7 +121,7 @@ def _id(where: str, row: Row | str, columns: Columns) -> str:
 
 def _trained_on(folder: Path) -> str:
     """The benchmark that a model folder says it was fine-tuned on."""
-    name = read_task(folder).values.get("benchmark")
+    name = read_task(folder / TASK_FILE).values.get("benchmark")
     if not isinstance(name, str):
         what = "this model was not fine-tuned on a benchmark by its name"
         raise BertsmithError(what, folder, "name the benchmark with --benchmark")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +23,7 @@ from bertsmith.tasks.reading.bad_rows import SkippedRows
 from bertsmith.tasks.reading.files import name_of, named_rows
 from bertsmith.tasks.reading.pairs import check_pairs, with_as_many_texts
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records, unusable
-from bertsmith.tasks.registry import answering, architecture_of
+from bertsmith.tasks.registry import answering, architecture_of, read_task
 from bertsmith.tasks.sequences import Fit, Sequences, encode, load_tokenizer, window_means
 from bertsmith.tasks.settings import COLUMNS_READ_BY, changed_columns, check_read
 from bertsmith.tasks.task import Answer, Answering, Examples, Floats, FolderFacts, NotFiniteError, Task
@@ -32,7 +32,6 @@ from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, model_folder, 
 
 Prediction = Answer
 
-_LEAST_LENGTH = 4  # [CLS], [SEP] and [SEP] leave one piece of a pair
 TRUNCATED = "truncated_tokens"
 LISTS_BEST = ("qa", "masked words")
 """The kinds of models whose answers list the n best."""
@@ -73,7 +72,7 @@ class Predictor(Loaded):
     ) -> None:
         self.folder = folder = model_folder(folder)
         shape = read_config(folder)
-        trained = read_task(folder)
+        trained = read_task(folder / TASK_FILE)
         self.columns = changed(trained.columns, columns)
         positions = shape.max_position_embeddings
         self.max_length = min(trained.max_length or read_max_length(folder) or positions, positions)
@@ -277,35 +276,3 @@ def changed(columns: Columns, values: Columns | Mapping[str, Any] | None) -> Col
     except ValueError as error:
         fix = "use the fields of bertsmith.tasks.reading.records.Columns"
         raise BertsmithError(str(error), "columns", fix) from error
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a task.json says. max_length: the most tokens of a row; None where it does not say."""
-
-    columns: Columns
-    max_length: int | None
-    values: dict[str, Any]
-
-
-def read_task(folder: Path) -> Trained:
-    """A folder without a task.json gives the usual columns. Raises BertsmithError where the file holds something
-    else."""
-    path = folder / TASK_FILE
-    if not path.is_file():
-        return Trained(Columns(), None, {})
-    fix = "fine-tune again, or copy the file again from where the model came from"
-    task = files.read_json(path, fix)
-    try:
-        if not isinstance(task, dict):
-            raise ValueError("it holds no JSON object")
-        length, overlap = task.get("max_length"), task.get("window_overlap")
-        if length is not None and (type(length) is not int or length < _LEAST_LENGTH):
-            raise ValueError(f"max_length is {length!r}, not a whole number from {_LEAST_LENGTH}")
-        if overlap is not None and (type(overlap) is not int or overlap < 0):
-            raise ValueError(f"window_overlap is {overlap!r}, not a whole number from 0")
-        if not isinstance(task.get("pairs"), bool | None):
-            raise ValueError(f"pairs is {task['pairs']!r}")
-        return Trained(Columns.from_json(task.get("columns", {})), length, task)
-    except ValueError as error:
-        raise BertsmithError(f"this file does not describe a task: {error}", path, fix) from error

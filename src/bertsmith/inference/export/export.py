@@ -18,12 +18,19 @@ from bertsmith.base.versions import version_of
 from bertsmith.inference.backends.engines import PACKAGES, check_installed, open_graph
 from bertsmith.inference.backends.exported import GRAPH_FILES, graph_in
 from bertsmith.inference.export.int8 import MAX_LOSS, check_enough, measured_loss
-from bertsmith.inference.predictor import Predictor, read_task
+from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.embedding.folders import SentenceRules, read_rules
 from bertsmith.tasks.embedding.pooling import VectorModel
 from bertsmith.tasks.reading.files import is_pipe
-from bertsmith.tasks.registry import answering, architecture_of
-from bertsmith.weights.huggingface import CONFIG_FILE, copy_without_weights, load_model, model_folder, read_config
+from bertsmith.tasks.registry import answering, architecture_of, read_task
+from bertsmith.weights.huggingface import (
+    CONFIG_FILE,
+    TASK_FILE,
+    copy_without_weights,
+    load_model,
+    model_folder,
+    read_config,
+)
 from bertsmith.weights.names import POOLER
 from bertsmith.weights.stored import EXPORT_FILE
 
@@ -164,7 +171,7 @@ def exported_model(source: Path, options: ExportOptions) -> nn.Module:
     """The model of a folder in fp32: its task's; one that has none gives vectors. Raises BertsmithError for rows that
     int8 cannot be measured on, before any time is spent."""
     config = files.read_json(source / CONFIG_FILE)
-    if answering(read_task(source).values | config) is not None:
+    if answering(read_task(source / TASK_FILE).values | config) is not None:
         predictor = Predictor(source, "cpu", precision="fp32", columns=options.columns)
         if options.data is not None:
             check_enough(len(predictor.examples(options.data).records), options.max_loss, options.data)

@@ -10,8 +10,10 @@ from typing import Any
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
-from bertsmith.inference.predictor import Predictor, read_task
+from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.registry import read_task
 from bertsmith.tasks.task import Task
+from bertsmith.weights.huggingface import TASK_FILE
 
 MAX_LOSS = 0.01
 
@@ -53,7 +55,7 @@ def measured_loss(
         predictor = Predictor(folder, backend=backend, precision=precision, columns=columns)
         examples = predictor.examples(data)
         figures[precision] = predictor.evaluate(examples)
-    metric = read_task(folder).values.get("metric")
+    metric = read_task(folder / TASK_FILE).values.get("metric")
     kind = predictor.reader
     assert issubclass(kind, Task)  # `examples` has refused any other
     if metric not in figures["fp32"]:

@@ -18,17 +18,17 @@ from bertsmith.base import files
 from bertsmith.base.device import is_cpu
 from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.embed import Embedder, Vectors
-from bertsmith.inference.predictor import LISTS_BEST, Prediction, Predictor, read_task
+from bertsmith.inference.predictor import LISTS_BEST, Prediction, Predictor
 from bertsmith.inference.server.batcher import Lane
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.refusals import Refusal, refused
 from bertsmith.tasks.embedding.pooling import unit_vectors
 from bertsmith.tasks.kinds.pooled import SEVERAL, names_of_config
 from bertsmith.tasks.reading.records import Record, has_lone_surrogate
-from bertsmith.tasks.registry import answering
+from bertsmith.tasks.registry import answering, read_task
 from bertsmith.tasks.sequences import Sequences
 from bertsmith.tokens.tokenizer import Tokenizer
-from bertsmith.weights.huggingface import CONFIG_FILE, model_folder, read_values
+from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, model_folder, read_values
 
 EMBED, MASKED, SCORE = "embed", "masked words", "score"
 MOST_GUESSES = 20
@@ -168,7 +168,7 @@ def open_model(name: str, folder: Path, run_by: Mapping[str, str], limits: Limit
         raise BertsmithError("this file holds no JSON object", folder / CONFIG_FILE, "name a model folder")
     on_cpu = run_by["backend"] != "torch" or is_cpu(run_by["device"])
     options: dict[str, Any] = {**run_by, "budget_tokens": (budget := limits.batch_tokens_on(on_cpu))}
-    kind = answering(read_task(folder).values | dict(config))
+    kind = answering(read_task(folder / TASK_FILE).values | dict(config))
     if kind is None or getattr(kind, "kind", "") == EMBED:
         return TextModel(name, folder, Embedder(folder, **options), budget)
     options |= {"top": MOST_GUESSES} if getattr(kind, "kind", kind.name) in LISTS_BEST else {}

@@ -17,7 +17,7 @@ from bertsmith.model.distillation.layers import layer_pairs
 from bertsmith.model.encoder import encoder_of
 from bertsmith.tasks.distilling.objective import Teaching, weights
 from bertsmith.tasks.finetuning.work import Distilled, Work
-from bertsmith.tasks.registry import answering, architecture_of
+from bertsmith.tasks.registry import answering, architecture_of, read_task
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.task import FolderFacts, Task
 from bertsmith.training.run_folder import model_identity, settings_identity
@@ -37,11 +37,10 @@ def check_teacher(work: Work) -> None:
     if tokenizer.sha256 != work.tokenizer.sha256:
         what = "the teacher's tokenizer is not the student's, so their ids mean different pieces"
         raise BertsmithError(what, f"{folder} and {work.folder}", "give a student with the teacher's vocabulary")
-    values = files.read_json(folder / CONFIG_FILE)
-    kind = answering(values)
+    values, facts = files.read_json(folder / CONFIG_FILE), read_task(folder / TASK_FILE).values
+    kind = answering(facts | values)
     if kind is None or not issubclass(kind, Task):
         raise BertsmithError(f"the teacher is not fine-tuned: it holds {architecture_of(values)}", folder, _FIX)
-    facts = files.read_json(folder / TASK_FILE) if (folder / TASK_FILE).is_file() else {}
     _check_same(work.task, kind.of_folder(FolderFacts(values, facts, tokenizer)), str(folder))
     if config.max_position_embeddings < work.max_length:
         what = f"the teacher has {config.max_position_embeddings} positions and sequences {work.max_length} tokens"
