@@ -93,6 +93,18 @@ def test_a_teacher_whose_files_say_otherwise(
     assert refused(changed, bert, tmp_path).what == what
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("task.json", {"temperature": "x"}), ("config.json", {"id2label": {"0": "blame", "7": "praise"}})],
+)
+def test_a_teachers_damaged_file_is_named_with_its_folder(
+    bert: Path, teacher: Path, tmp_path: Path, name: str, change: dict[str, Any]
+) -> None:
+    changed = shutil.copytree(teacher / "model", tmp_path / "changed")
+    files.write_json(changed / name, {**files.read_json(changed / name), **change})
+    assert refused(changed, bert, tmp_path).where == str(changed / name)
+
+
 def test_a_student_with_another_vocabulary(teacher: Path, tmp_path: Path) -> None:
     other = made_bert(tmp_path / "bert", [*PIECES, "more"])
     assert "the teacher's tokenizer is not the student's" in refused(teacher, other, tmp_path).what

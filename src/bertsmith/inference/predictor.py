@@ -23,7 +23,7 @@ from bertsmith.tasks.reading.bad_rows import SkippedRows
 from bertsmith.tasks.reading.files import name_of, named_rows
 from bertsmith.tasks.reading.pairs import check_pairs, with_as_many_texts
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records, unusable
-from bertsmith.tasks.registry import answering, architecture_of, read_task
+from bertsmith.tasks.registry import answering, architecture_of, of_folder, read_task
 from bertsmith.tasks.sequences import Fit, Sequences, encode, load_tokenizer, window_means
 from bertsmith.tasks.settings import COLUMNS_READ_BY, changed_columns, check_read
 from bertsmith.tasks.task import Answer, Answering, Examples, Floats, FolderFacts, NotFiniteError, Task
@@ -86,10 +86,7 @@ class Predictor(Loaded):
             raise BertsmithError(what, folder, "fine-tune it first; `bertsmith embed` gives vectors of texts")
         most = FolderFacts.top if top is None else count_of("top", top)
         about = FolderFacts(config, trained.values, self.tokenizer, most, read_sentence_config(folder))
-        try:
-            self._task: Answering = kind.of_folder(about)
-        except BertsmithError as error:  # which names a file of the folder, and there may be several folders
-            raise BertsmithError(error.what, folder / error.where, error.fix) from error
+        self._task: Answering = of_folder(kind, folder, about)
         given = changed_columns(self.columns, trained.columns) + ["--n-best"] * (top is not None)
         check_read(self.kind, given, _READ_BY, folder)
         run_by = {"backend": backend, "device": device, "precision": precision}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError, nearest
@@ -20,7 +20,9 @@ from bertsmith.tasks.kinds.regress import Regress
 from bertsmith.tasks.kinds.score import Score
 from bertsmith.tasks.kinds.tag import Tag
 from bertsmith.tasks.reading.records import Columns
-from bertsmith.tasks.task import Answering, Task
+from bertsmith.tasks.task import Answering, FolderFacts, Task
+
+Kind = TypeVar("Kind", bound=Answering)
 
 TASKS: dict[str, type[Task]] = {each.kind: each for each in (Classify, Regress, Tag, Qa, Choice, Embed)}
 _LEAST_LENGTH = 4  # [CLS], [SEP] and [SEP] leave one piece of a pair
@@ -44,6 +46,14 @@ def answering(config: Mapping[str, Any]) -> type[Answering] | None:
     """What answers with a model of this config.json, with the task.json in it; None where nothing does."""
     architecture = architecture_of(config)
     return next((each for each in _ANSWERING if architecture in each.architectures and each.reads(config)), None)
+
+
+def of_folder(kind: type[Kind], folder: Path, facts: FolderFacts) -> Kind:
+    """As `Answering.of_folder`; errors name the file with its folder, as there may be several folders."""
+    try:
+        return kind.of_folder(facts)
+    except BertsmithError as error:
+        raise BertsmithError(error.what, folder / error.where, error.fix) from error
 
 
 @dataclass(frozen=True)

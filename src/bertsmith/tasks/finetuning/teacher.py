@@ -17,7 +17,7 @@ from bertsmith.model.distillation.layers import layer_pairs
 from bertsmith.model.encoder import encoder_of
 from bertsmith.tasks.distilling.objective import Teaching, weights
 from bertsmith.tasks.finetuning.work import Distilled, Work
-from bertsmith.tasks.registry import answering, architecture_of, read_task
+from bertsmith.tasks.registry import answering, architecture_of, of_folder, read_task
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.task import FolderFacts, Task
 from bertsmith.training.run_folder import model_identity, settings_identity
@@ -41,7 +41,7 @@ def check_teacher(work: Work) -> None:
     kind = answering(facts | values)
     if kind is None or not issubclass(kind, Task):
         raise BertsmithError(f"the teacher is not fine-tuned: it holds {architecture_of(values)}", folder, _FIX)
-    _check_same(work.task, kind.of_folder(FolderFacts(values, facts, tokenizer)), str(folder))
+    _check_same(work.task, of_folder(kind, folder, FolderFacts(values, facts, tokenizer)), str(folder))
     if config.max_position_embeddings < work.max_length:
         what = f"the teacher has {config.max_position_embeddings} positions and sequences {work.max_length} tokens"
         raise BertsmithError(what, folder, "lower --max-length")
