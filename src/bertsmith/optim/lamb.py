@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.optim.clipped import Clip, ClippedOptimizer
+from bertsmith.optim.loss_scale import LossScale
 from bertsmith.optim.norms import local_part, tensor_norms, whole_norms
 
 TrustRatio = Literal["decayed", "all", "none"]
@@ -29,10 +30,26 @@ class Lamb(ClippedOptimizer):
     ("decayed"), "all" or "none". The learning rate is set before every step by `set_learning_rate`.
     """
 
-    def __init__(self, groups: Iterable[dict[str, Any]], *, trust_ratio: TrustRatio = "decayed", **common: Any) -> None:
-        """common: of any `ClippedOptimizer`."""
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-6,
+        max_gradient_norm: float = 1.0,
+        trust_ratio: TrustRatio = "decayed",
+        bias_correction: bool = True,
+        loss_scale: LossScale | None = None,
+    ) -> None:
         self.trust_ratio = trust_ratio
-        super().__init__(groups, **common)
+        super().__init__(
+            groups,
+            betas=betas,
+            epsilon=epsilon,
+            max_gradient_norm=max_gradient_norm,
+            bias_correction=bias_correction,
+            loss_scale=loss_scale,
+        )
 
     def _update(self, group: dict[str, Any], parameters: list[Tensor], clip: Clip) -> None:
         decay = group["weight_decay"]
