@@ -1,4 +1,4 @@
-"""The flags of every run, which say over how many devices it trains, and how its ranks come about."""
+"""The flags of every run: over how many devices it trains, and whether it is resumed; and how its ranks come about."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _SHOWN = "bert-base-nvlamb"
 
 @dataclass(frozen=True, kw_only=True)
 class OutputFlags(RunFlags):
-    """Flags of the verbs that train."""
+    """Flags of the verbs that train, but for `distill`: where else the records of a run go."""
 
     dllogger: Path | None = None
     """Also write the records to this file as NVIDIA's DLLogger does, with the keys of its BERT's scripts."""

@@ -31,8 +31,8 @@ PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
 
 
 def open_graph(graph: Graph) -> Run:
-    """The graph, ready to be run with as many threads as PyTorch has. Raises BertsmithError where the engine, which is
-    installed (`check_installed`), cannot read the file."""
+    """The graph, ready to be run with as many threads as PyTorch has. Raises BertsmithError where the engine cannot
+    read the file. Whether the engine is installed is to be asked first (`check_installed`)."""
     try:
         return _OPENERS[graph.backend](graph)
     except Exception as error:  # each engine has exceptions of its own for files that are broken
