@@ -98,13 +98,13 @@ class PrepareOptions(TypeChecked):
         return values | dict.fromkeys(self.idle(tokenizer_given))
 
     def idle(self, tokenizer_given: bool) -> dict[str, str]:
-        """The options that change nothing, whatever they are, beside the others; with the reason."""
+        """The options whose value makes no difference here, with the reason."""
         fixed = dict.fromkeys(_OF_TRAINING, "a tokenizer is given, so no vocabulary is trained")
         reasons = fixed if tokenizer_given else {}
         return reasons | {name: f"it needs {other}" for name, other in _OF_OTHERS.items() if not getattr(self, other)}
 
     def without_effect(self, reasons: Mapping[str, str]) -> list[str]:
-        """Of options that change nothing, with the reasons, those that were changed from their default, in words."""
+        """A line for each of these options that was changed from its default. reasons: why each makes no difference."""
         default = PrepareOptions()
         return [
             f"{name} {getattr(self, name)} has no effect: {reason}"
