@@ -110,7 +110,7 @@ def test_transformers_reads_the_folder_to_the_same_scores_and_labels(run: Path) 
     ours = predictor(run)
     records = [Tag.record(row, ours.columns, False, "row") for row in DEV]
     sequences = ours._task.encode(records, ours.tokenizer, 32)
-    scores = ours._runner.scores(ours._model, sequences, per_token=True)
+    scores = ours._runner.scores(ours.model, sequences, per_token=True)
     start = 0
     for ids in sequences.ids:
         with torch.no_grad():
