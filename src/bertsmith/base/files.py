@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -121,15 +121,18 @@ def check_utf8(path: Path) -> None:
         raise BertsmithError(what, path, "rename the folder, or choose another one") from error
 
 
-def check_file(path: Path, *read: str | Path | None) -> None:
-    """Raises BertsmithError where this file cannot be written, as far as that shows before any work, and where it is
-    one of those to be read."""
+def check_file(path: Path) -> None:
+    """Raises BertsmithError where this file cannot be written, as far as that shows before any work."""
     if os.path.isdir(path):  # which is False for a name that is too long
         raise BertsmithError("this is a folder, and a file is to be written here", path, "give the name of a file")
     check_place(path)
-    there = [each for each in read if each is not None and os.path.exists(each)]
-    if path.exists() and any(os.path.samefile(path, each) for each in there):
-        raise BertsmithError("this file is read here, and would be written over", path, "give another name")
+
+
+def check_not_read(path: StrPath, read: Iterable[StrPath]) -> None:
+    """Raises BertsmithError where a file that is to be written is one of those to be read."""
+    if os.path.isfile(path) and any(os.path.isfile(each) and os.path.samefile(path, each) for each in read):
+        what = "this file is read here, and would be written over"
+        raise BertsmithError(what, os.fspath(path), "give another name")
 
 
 def check_place(path: Path) -> None:

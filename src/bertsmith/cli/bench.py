@@ -29,8 +29,6 @@ def _bench(call: Call) -> None:
     from bertsmith.bench.run import run_bench
 
     flags, options = call.read_with(BenchFlags, BenchOptions())
-    if flags.json:
-        files.check_file(flags.json)
     report = run_bench(flags.name, options, [*call.prog.split(), *call.args])
     if flags.json:
         files.write_json(flags.json, report.as_json())

@@ -10,7 +10,7 @@ import tyro
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.figures import check_figure
-from bertsmith.base.files import check_file, write_json
+from bertsmith.base.files import write_json
 from bertsmith.base.log import say
 from bertsmith.cli.train import (
     BenchmarkFlags,
@@ -113,12 +113,9 @@ def _finetuning(call: Call) -> tuple[WhereFlags, Plan]:
 
 
 def _where(call: Call, flags: WhereFlags) -> Where:
-    """Raises BertsmithError for what is not one, for the flag of a device, and for files that cannot be written."""
+    """Raises BertsmithError for what is not one, for the flag of a device, and for a picture that cannot be written."""
     if "--device" in call.given:
         raise BertsmithError("a plan is made for --gpu, not for --device", "--device", "use --gpu cpu, or leave it out")
-    if flags.json is not None:
-        read = [each for name, each in vars(flags).items() if isinstance(each, str | Path) and name != "json"]
-        check_file(flags.json, *read)
     if flags.png is not None:
         check_figure(flags.png)
     from bertsmith.training.planning.where import Where

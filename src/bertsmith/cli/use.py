@@ -296,11 +296,8 @@ def _evaluate(call: Call) -> None:
     from bertsmith.inference.predictor import Predictor
     from bertsmith.tasks.reading.bad_rows import check_list
 
-    read = flags.data, flags.model, flags.null_scores
-    for out in filter(None, (flags.json, flags.submission)):
-        files.check_file(out, *read)
     if flags.skip_bad_rows is not None:
-        check_list(flags.skip_bad_rows, *read)
+        check_list(flags.skip_bad_rows)
     if flags.null_scores is not None and flags.model.suffix != ".json":
         raise BertsmithError("--null-scores belongs to a predictions.json", flags.model, "leave it out")
     if flags.skip_bad_rows is None and flags.bad_share != EvaluateFlags.bad_share:

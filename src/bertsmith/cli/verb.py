@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import tyro
 
+from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.processes import bound_product_caches
 from bertsmith.base.stopping import interrupt_waits
-from bertsmith.recipes.flags import parse_flags, parse_two
+from bertsmith.recipes.flags import flag, parse_flags, parse_two
 
 T = TypeVar("T")
 Options = TypeVar("Options")
 EVERYWHERE = ("--quiet", "--debug")
+# The flags of all verbs that name what is written; the first ones name files that are checked here alone.
+_FILES = {"json", "submission"}
+_WRITTEN = {*_FILES, "dllogger", "out", "png", "report", "skip_bad_rows"}
 Either = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 """A switch whose opposite is a flag too: without both, something else decides, so that neither has a default."""
 
@@ -64,11 +70,33 @@ class Call:
 
     def read(self, kind: type[T]) -> T:
         """The verb's flags as a dataclass."""
-        return parse_flags(kind, self.args, prog=self.prog, description=self.description)
+        flags = parse_flags(kind, self.args, prog=self.prog, description=self.description)
+        _check_written(vars(flags))
+        return flags
 
     def read_with(self, kind: type[T], options: Options) -> tuple[T, Options]:
         """The verb's own flags, and those of the fields of `options`, which hold the defaults."""
-        return parse_two(kind, options, self.args, prog=self.prog, description=self.description)
+        flags, options = parse_two(kind, options, self.args, prog=self.prog, description=self.description)
+        _check_written({**vars(options), **vars(flags)})
+        return flags, options
+
+
+def _check_written(flags: Mapping[str, Any]) -> None:
+    """Raises BertsmithError where two flags name one place to write to, where one names a file that is read, and where
+    a file cannot be written."""
+    given = [(name, each) for name, value in flags.items() for each in (value if isinstance(value, tuple) else [value])]
+    paths = [(name, each) for name, each in given if isinstance(each, str | Path) and str(each) != "-"]
+    read = [each for name, each in paths if name not in _WRITTEN]
+    places: dict[str, str] = {}
+    for name, path in paths:
+        if name in _WRITTEN:
+            files.check_not_read(path, read)
+            other = places.setdefault(os.path.realpath(path), name)
+            if other != name:
+                what = f"{flag(other)} and {flag(name)} name the same file or folder"
+                raise BertsmithError(what, path, "give each of them another name")
+            if name in _FILES:
+                files.check_file(Path(path))
 
 
 @dataclass(frozen=True)

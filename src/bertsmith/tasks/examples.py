@@ -80,7 +80,7 @@ def read_records(kind: type[Task], sources: Mapping[str, Source], settings: Fine
     skipped = None
     if settings.skip_bad_rows is not None:
         read = (source for source in sources.values() if isinstance(source, str | Path))
-        check_list(Path(settings.skip_bad_rows), *read)
+        check_list(Path(settings.skip_bad_rows), read)
         skipped = SkippedRows(settings.bad_share)
     records = read_parts(sources, settings.columns, kind, skipped)
     if settings.columns.id != Columns.id and all(record.id is None for record in records["train"]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,11 @@ def pass_over(error: BertsmithError, row: Any) -> None:
     """The Report of who looks at good rows only."""
 
 
-def check_list(path: Path, *read: str | Path | None) -> None:
+def check_list(path: Path, read: Iterable[str | Path] = ()) -> None:
     """Raises BertsmithError where a list of bad rows cannot be written, or would take the place of anything else. read:
     files that are read, of which it is none."""
-    files.check_file(path, *read)
+    files.check_file(path)
+    files.check_not_read(path, read)
     if not path.exists():
         return
     with files.read_errors(path), open(path, "rb") as file:
