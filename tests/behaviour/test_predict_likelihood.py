@@ -222,6 +222,14 @@ def test_equally_likely_sentences_are_drawn_the_same_each_time(
     assert "100 of equally likely sentences (drawn)" in caplog.text
 
 
+def test_no_file_hides_behind_the_mean_of_all(syllables: Path, tmp_path: Path) -> None:
+    for name in ("mean", "other"):
+        write_pairs(tmp_path / f"{name}.jsonl", [("word1 word2", "word2 word1")])
+    with pytest.raises(BertsmithError, match="'mean' is what the mean of all files is called") as raised:
+        evaluate_minimal_pairs(syllables, tmp_path, **CPU)
+    assert raised.value.where == str(tmp_path / "mean.jsonl")
+
+
 def test_sentences_without_a_token_that_the_model_knows_are_counted(
     syllables: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -20,6 +20,7 @@ from bertsmith.inference.predictor import Predictor, predictor_of
 from bertsmith.tasks.reading.records import Columns, read_rows
 
 _GOOD, _BAD = "sentence_good", "sentence_bad"
+_ALL = "mean"
 # Relative; what is computed in other company differs in its last bits.
 _EQUAL = 1e-6
 
@@ -61,6 +62,8 @@ def evaluate_minimal_pairs(model: StrPath | Predictor, folder: StrPath, **loadin
     paths = sorted(folder.glob("*.jsonl"))
     if not paths:
         raise BertsmithError("there is no .jsonl file with pairs of sentences here", folder, "name BLiMP's folder")
+    if (path := folder / f"{_ALL}.jsonl") in paths:
+        raise BertsmithError(f"'{_ALL}' is what the mean of all files is called", path, "rename this file")
     predictor = predictor_of(model, **loading).for_likelihood(left_to_right=True)
     score, account = MinimalPairsScore(precision=str(predictor.facts["precision"])), Account()
     with Progress("minimal pairs", None, "pair") as progress:
@@ -84,7 +87,7 @@ def by_phenomenon(files: Mapping[str, float]) -> dict[str, float]:
     for name, accuracy in files.items():
         groups.setdefault(PHENOMENON.get(name, name), []).append(accuracy)
     means = {name: float(np.mean(groups[name])) for name in sorted(groups)}
-    return means | {"mean": float(np.mean(list(files.values())))}
+    return means | {_ALL: float(np.mean(list(files.values())))}
 
 
 def _told(predictor: Predictor, path: Path, score: MinimalPairsScore, account: Account) -> Sequence[bool]:
