@@ -227,6 +227,9 @@ def test_evaluate_leaves_bad_rows_out(model: Path, tmp_path: Path, capsys: pytes
     assert f"{data}:101: column 'text' is empty" in capsys.readouterr().err
     assert main([*call, "--bad-share=0.9"]) == 2
     assert "--bad-share is for --skip-bad-rows" in capsys.readouterr().err
+    for share in ("nan", "inf", "2", "0"):
+        assert main([*call, "--skip-bad-rows", str(bad), f"--bad-share={share}"]) == 2
+        assert f"--bad-share is {share}" in capsys.readouterr().err
     assert main([*call, "--skip-bad-rows", str(bad), "--bad-share=0.001"]) == 2
     assert not bad.exists()
     capsys.readouterr()

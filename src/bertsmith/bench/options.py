@@ -26,7 +26,7 @@ _UNUSED = {
 }
 _LENGTHS = (128, 512)
 _SIZES_MB, _QUICK_SIZES_MB = (10.0, 40.0, 160.0), (0.5, 1.0, 2.0)
-SIZES_FIX = "give rising sizes in MB, such as 10 40 160"
+SIZES_FIX = "give sizes in MB, from small to large, such as 10 40 160"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class BenchOptions(TypeChecked):
     corpus: Path | None = None
     """For batches and pretrain-step: a prepared corpus; without it, text is prepared first."""
     sizes: tuple[float, ...] = ()
-    """Megabytes of text, rising; 10 40 160 if none are given. Slow sides get a twentieth."""
+    """Megabytes of text, from small to large; 10 40 160 if none are given. Slow sides get a twentieth."""
     lengths: tuple[int, ...] = ()
     """For batches and pretrain-step: the sequence lengths, else 128 and 512. For predict: tokens of each text at
     fixed shapes, special ones included, else 32, 128 and 384, or as many as the model reads."""
@@ -65,6 +65,13 @@ class BenchOptions(TypeChecked):
     """For all but prepare, batches and scaling: cases that are not done by then are left out, and named."""
     quick: bool = False
     """Small texts and models, or few steps: takes a minute or two; the figures say little about speed."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.workers is not None and self.workers < 1:
+            raise BertsmithError(f"workers is {self.workers}", "--workers", "use a whole number from 1")
+        if self.minutes is not None and not self.minutes >= 0:
+            raise BertsmithError(f"minutes is {self.minutes}", "--minutes", "use a number from 0")
 
     def check_device(self, name: str) -> None:
         """Raises BertsmithError for a device that bench `name` does not measure."""

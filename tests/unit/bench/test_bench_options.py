@@ -74,6 +74,16 @@ def test_a_size_that_no_text_has_is_refused(bench: str, size: str, capsys: pytes
     assert f"sizes are [1.0, {float(size)}]\n  where: --sizes" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--minutes=nan", "--minutes=-1", "--workers=0", "--workers=-1"])
+def test_no_minutes_or_workers_that_cannot_be(
+    flag: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "_bench", lambda name: pytest.fail("it was measured"))
+    assert main(["bench", "prepare", flag]) == 2
+    name, value = flag.removeprefix("--").split("=")
+    assert capsys.readouterr().err.startswith(f"{name} is {value}")
+
+
 def test_sources_are_named_by_their_place_in_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTSMITH_DATA", "/somewhere/data")
     named = ["/somewhere/data/wiki", "/somewhere/data", "/somewhere/data2/wiki", "mine"]

@@ -49,10 +49,14 @@ def check_list(path: Path, read: Iterable[str | Path] = ()) -> None:
 
 @dataclass
 class SkippedRows:
-    """Rows that were left out. most: the largest share of the rows of a file that may be."""
+    """Rows that were left out. most: the largest share of the rows of a file that may be, above 0 and up to 1."""
 
     most: float
     rows: list[BadRow] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.most <= 1:
+            raise BertsmithError(f"--bad-share is {self.most:g}", "--bad-share", "use a share above 0, up to 1")
 
     def add(self, bad: Sequence[BadRow], good: int, name: str) -> None:
         """Counts bad rows among others. Raises BertsmithError, with the first of them, where they are too many."""
