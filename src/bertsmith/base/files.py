@@ -283,10 +283,12 @@ def _replace_folder(new: Path, path: Path) -> None:
 
 
 def clear(path: Path) -> None:
-    """Removes a file, or a folder, as far as the disk lets it; of a link, the link alone."""
+    """Removes a file, or a folder, as far as the disk lets it; of a link, the link alone. Warns of what stays."""
     shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         path.unlink()
+    if os.path.lexists(path):
+        warn(f"{path} could not be removed: remove it by hand, else it keeps taking up space")
 
 
 def _beside(path: Path, kind: str) -> Path:
@@ -299,13 +301,11 @@ def remove_folder(path: Path) -> None:
     alone. Warns where the disk refuses."""
     aside = _beside(path, "part")
     try:
-        if path.is_symlink():
-            path.unlink()
-            return
         os.replace(path, aside)
-        shutil.rmtree(aside)
     except OSError as error:
         warn(f"{path} could not be removed: {error.strerror}")
+    else:
+        clear(aside)
 
 
 def put_back(parent: Path, name: str | None = None) -> None:
