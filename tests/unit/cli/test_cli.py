@@ -239,6 +239,22 @@ def test_a_message_that_cannot_be_written_changes_no_status_and_goes_nowhere_els
     assert (done.returncode, done.stdout) == (2, b"")
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        *((f"{verb} x", "standard output is closed") for verb in ("inspect", "verify", "evaluate", "plan", "bench")),
+        ("--version", "standard output is closed"),
+        ("pretrain --help", "standard output is closed"),
+        ("vocab no/such/text --size 512 --out o", "there is nothing at this path"),
+    ],
+)
+def test_what_would_be_printed_alone_is_refused_where_standard_output_is_closed(call, message, monkeypatch, capsys):
+    """As a shell's >&- has it. What is written to a file needs none."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(call.split()) == 2
+    assert capsys.readouterr().err.startswith(message)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="it closes no streams there")
 def test_no_pipe_takes_the_number_of_a_standard_stream_that_is_closed() -> None:
     """`predict --workers 2 <&- >&- 2>&-` did not end: a worker closes its standard input, which was a pipe."""
