@@ -286,6 +286,19 @@ def test_best_weights_stay_as_long_as_a_checkpoint_refers_to_them(tmp_path: Path
     assert same(model, models[4])
 
 
+def test_best_weights_that_were_damaged_since_are_not_taken(tmp_path: Path) -> None:
+    save(tmp_path, 1, best=Best(0.1, 1))
+    path = tmp_path / "best-00000001" / "weights.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    for damaged in (bytes(content), b"short"):
+        path.write_bytes(damaged)
+        with pytest.raises(BertsmithError, match="the best weights are damaged: this file does not match") as caught:
+            load_best(tmp_path, Best(0.1, 1), made()[0])
+        assert caught.value.where == str(path)
+        assert "put back a whole copy" in caught.value.fix
+
+
 def test_what_a_user_puts_beside_them_by_a_name_like_theirs_stays(tmp_path: Path) -> None:
     save(tmp_path, 1, best=Best(0.1, 1))
     shutil.copytree(tmp_path / "best-00000001", tmp_path / "best-so-far")

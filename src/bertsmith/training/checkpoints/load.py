@@ -18,6 +18,7 @@ from bertsmith.training.checkpoints.state import MOMENTS, WEIGHTS, state_of
 from bertsmith.training.parallel import fill_from_whole
 
 _ASIDE = "damaged-"
+_WITHOUT_BEST = "put back a whole copy of them; or remove the checkpoints, and the run starts from the beginning"
 
 
 def newest_whole(run: Path, needs_best: bool = True) -> Path | None:
@@ -51,7 +52,7 @@ def newest_whole(run: Path, needs_best: bool = True) -> Path | None:
     newest = next(iter(damaged.values()))
     if without_best == len(damaged):
         what = f"the best weights so far are damaged, and every checkpoint refers to them ({names}): {newest.what}"
-        fix = "put back a whole copy of them; or remove the checkpoints, and the run starts from the beginning"
+        fix = _WITHOUT_BEST
     else:
         what = f"no checkpoint of this run is whole, so it cannot be resumed: {newest.what} (damaged: {names})"
         fix = "put back a whole copy of one of them; or remove them, and the run starts from the beginning"
@@ -114,6 +115,10 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: ClippedOptimizer)
 def load_best(run: Path, best: Best, model: nn.Module) -> None:
     """Gives a model the best weights. Raises BertsmithError for a damaged folder and one of another model."""
     folder = best_folder(run, best.step)
+    try:
+        check_best(folder)
+    except BertsmithError as error:
+        raise BertsmithError(f"the best weights are damaged: {error.what}", error.where, _WITHOUT_BEST) from error
     with opened_tensors(folder / WEIGHTS_FILE) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  not a mapping
         _check_weights({f"{WEIGHTS}{name}": shape for name, shape in shapes.items()}, model, folder)
