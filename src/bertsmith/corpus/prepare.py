@@ -18,7 +18,7 @@ from typing import Any
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError, check_class
-from bertsmith.base.log import counted, say, warn
+from bertsmith.base.log import counted, first_of, say, warn
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.disk import check_disk, estimate
 from bertsmith.corpus.engines.open import held, open_engine
@@ -221,7 +221,7 @@ def _check_free(out: Path) -> None:
     with files.disk_errors(out):
         foreign = sorted(entry.name for entry in out.iterdir() if entry.name not in ours)
     if foreign and not (out / "corpus.json").is_file():  # which another task may have moved there meanwhile
-        what = f"this folder is not empty and holds no corpus ({', '.join(foreign[:3])})"
+        what = f"this folder is not empty and holds no corpus ({first_of(foreign)})"
         raise BertsmithError(what, out, "give a new or empty folder with --out")
 
 

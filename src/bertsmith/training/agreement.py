@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from bertsmith.base import files, ranks
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import first_of
 from bertsmith.base.ranks.together import named, together
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.optim.norms import in_shards
@@ -75,12 +76,11 @@ def agree(facts: Callable[[], Mapping[str, Any]]) -> None:
 def _differences(names: Sequence[str], first: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     """Such as "corpus, recipe.seed (7, not 42)"; of checksums the name alone."""
     shown = []
-    for name in names[:_SHOWN]:
+    for name in names:
         values = [repr(each.get(name)) for each in (theirs, first)]
         is_short = all(len(value) <= _LONGEST for value in values)
         shown.append(f"{name} ({values[0]}, not {values[1]})" if is_short else name)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(shown) + more
+    return first_of(shown, _SHOWN)
 
 
 def held(position: Position, model: nn.Module, optimizer: ClippedOptimizer, checkpoint: Path) -> dict[str, Any]:

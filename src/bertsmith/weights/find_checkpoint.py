@@ -9,7 +9,7 @@ from typing import Literal
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import log_choice
+from bertsmith.base.log import first_of, log_choice
 from bertsmith.weights.stored import ARCHIVE, CONFIG_FILE, stored_files
 from bertsmith.weights.tensorflow.bundle import index_of
 from bertsmith.weights.tensorflow.table import is_table
@@ -19,7 +19,6 @@ _LATEST = re.compile(r'^model_checkpoint_path:\s*"(?P<path>.+)"\s*$', re.MULTILI
 _TORCH_BEGINNINGS = (ARCHIVE, b"\x80\x02")  # a zip archive, and the pickle that torch wrote before 1.6
 _TORCH_ENDINGS = (".pt", ".pth")
 _FIX = "name the .index file of a TensorFlow checkpoint, or a .pt file of NVIDIA's"
-_SHOWN = 6
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,7 @@ def _checkpoints(folder: Path) -> list[str]:
 
 def _listed(folder: Path) -> str:
     there = _checkpoints(folder)
-    more = f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else ""
-    return f"in {folder} there are: {', '.join(there[:_SHOWN])}{more}" if there else ""
+    return f"in {folder} there are: {first_of(there)}" if there else ""
 
 
 def _by_content(path: Path) -> Place:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import LOCK_FILE
-from bertsmith.base.log import log_choice, say, warn
+from bertsmith.base.log import first_of, log_choice, say, warn
 from bertsmith.base.streams import stream_key
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
@@ -47,7 +47,6 @@ _WRITTEN_FILES = (
 )
 # What no tensor's shape would show to be another.
 _UNSEEN = ("num_attention_heads", "hidden_act", "layer_norm_eps")
-_SHOWN = 5
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -240,7 +239,7 @@ def write_folder(tensors: Mapping[str, Tensor], shape: BertConfig, contents: Fol
     """Writes a model folder of tensors under our names; as `save_model` otherwise."""
     broken = [name for name, each in tensors.items() if not is_finite(each.float())]
     if broken:
-        what = f"weights are not finite (NaN or infinity) in fp32: {', '.join(broken[:_SHOWN])}"
+        what = f"weights are not finite (NaN or infinity) in fp32: {first_of(broken)}"
         fix = "train again with a lower learning rate or --precision fp32; nothing was written"
         raise BertsmithError(what, out, fix)
     if check_replaceable(out):
@@ -300,8 +299,7 @@ def check_replaceable(out: Path) -> bool:
         if each.name not in known or each.is_dir() != (each.name == _SENTENCE_FILES[-1])
     )
     if extra:
-        more = f" and {len(extra) - _SHOWN} more" if len(extra) > _SHOWN else ""
-        what = f"this model folder also holds {', '.join(extra[:_SHOWN])}{more}, which would be deleted with it"
+        what = f"this model folder also holds {first_of(extra)}, which would be deleted with it"
         raise BertsmithError(what, out, "choose another folder, or move these away first")
     return True
 

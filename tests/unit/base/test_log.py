@@ -42,6 +42,12 @@ def test_a_count_of_one_has_no_plural():
     assert said == ["1 row", "0 rows", "1,200 rows", "2 classes"]
 
 
+def test_of_many_names_the_first_are_told_and_how_many_more_there_are():
+    assert log.first_of("abc") == log.first_of(iter("abc"), 3) == "a, b, c"
+    assert log.first_of(map(str, range(1210)), 2) == "0, 1 and 1,208 more"
+    assert log.first_of([]) == ""
+
+
 @pytest.mark.parametrize(
     ("count", "said"),
     [(0, "0 B"), (812, "812 B"), (-4_100_000, "-4.1 MB"), (2.5e9, "2.5 GB"), (3e12, "3.0 TB"), (4e15, "4000.0 TB")],

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError, RankLost
-from bertsmith.base.log import duration
+from bertsmith.base.log import duration, first_of
 from bertsmith.base.ranks.places import Place
 from bertsmith.base.ranks.store import VERDICT, RankTaken, asked, here
 from bertsmith.base.ranks.together import named
@@ -113,4 +113,4 @@ def check_alike(arrivals: Sequence[Arrival]) -> None:
 def _not_there(missing: Sequence[int], place: Place, patience: Patience) -> RankLost:
     what = f"{len(missing)} of {place.world_size} ranks did not come within {duration(patience.join_seconds)}"
     fix = "look at the logs of these ranks; all have to name the same --out"
-    return RankLost(f"{what}: {', '.join(map(str, missing[:8]))}", f"{place.address}:{place.port}", fix)
+    return RankLost(f"{what}: {first_of(map(str, missing))}", f"{place.address}:{place.port}", fix)

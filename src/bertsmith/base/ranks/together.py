@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import first_of
 from bertsmith.base.ranks import gathered, world_size
 
 T = TypeVar("T")
-_SHOWN = 8
 
 
 def together(work: Callable[[], T]) -> T:
@@ -46,8 +46,7 @@ def together(work: Callable[[], T]) -> T:
 def named(numbers: Iterable[int]) -> str:
     """Such as "rank 3", "ranks 0, 2", "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 120 more"."""
     shown = list(numbers)
-    more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
-    return f"rank{'s' if len(shown) > 1 else ''} {', '.join(map(str, shown[:_SHOWN]))}{more}"
+    return f"rank{'s' if len(shown) > 1 else ''} {first_of(map(str, shown))}"
 
 
 def _words(error: Exception) -> tuple[str, str, str]:

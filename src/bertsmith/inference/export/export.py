@@ -13,7 +13,7 @@ from torch import nn
 from bertsmith.base import files
 from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError, TypeChecked, check_class
-from bertsmith.base.log import say, size
+from bertsmith.base.log import first_of, say, size
 from bertsmith.base.versions import version_of
 from bertsmith.inference.backends.engines import PACKAGES, check_installed, open_graph
 from bertsmith.inference.backends.exported import GRAPH_FILES, graph_in
@@ -131,7 +131,7 @@ def _check_replaceable(out: Path, name: str) -> None:
     known = earlier.get("files", ())
     extra = [each for each in _files_in(out) if each not in known] if out.is_dir() else [out.name]
     if extra:
-        what = f"this is there already and holds more than an earlier export ({', '.join(extra[:5])})"
+        what = f"this is there already and holds more than an earlier export ({first_of(extra)})"
         raise BertsmithError(what, out, "choose another folder, or move it away first")
     say(f"the export that was in {out} is replaced")
 

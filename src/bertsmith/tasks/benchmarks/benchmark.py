@@ -12,6 +12,7 @@ from typing import Any, Self
 import yaml
 
 from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.log import first_of
 
 FILE = "benchmarks.yaml"
 _PARTS = ("train", "dev", "dev_mismatched", "test", "test_mismatched")
@@ -139,8 +140,7 @@ class Benchmark:
         lines = [f"{self.name} needs {ways}", f"looked in {', '.join(places)}"]
         lines.append(f"of its files there is {', '.join(seen)}" if seen else "none of its files is there")
         inside = sorted(each.name + "/" * each.is_dir() for each in data.iterdir())
-        more = f" and {len(inside) - _SHOWN} more" if len(inside) > _SHOWN else ""
-        lines.append(f"the folder holds {', '.join(inside[:_SHOWN]) or 'nothing'}{more}")
+        lines.append(f"the folder holds {first_of(inside, _SHOWN) or 'nothing'}")
         what = f"the files of {self.name} ({' and '.join(wanted)}) are not in this folder:\n    " + "\n    ".join(lines)
         return BertsmithError(what, data, "name the folder that holds them with --data")
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertsmith.base.errors import BertsmithError, nearest
-from bertsmith.base.log import log_choice
+from bertsmith.base.log import first_of, log_choice
 from bertsmith.model.config import BertConfig, label_maps
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.linear import Linear
@@ -24,7 +24,6 @@ from bertsmith.tasks.sequences import Inputs, all_of
 from bertsmith.tasks.task import Examples
 
 SINGLE, SEVERAL = "single_label_classification", "multi_label_classification"
-_SHOWN = 8
 _LISTED = 40
 
 
@@ -80,8 +79,7 @@ def names_of_config(config: Mapping[str, Any]) -> list[str]:
 
 def listed(figures: Mapping[str, str]) -> str:
     """A figure of each label, for a line of the log: of many labels those that come first."""
-    shown = [f"{name} {figure}" for name, figure in list(figures.items())[:_LISTED]]
-    return ", ".join(shown) + (f" and {len(figures) - _LISTED:,} more" if len(figures) > _LISTED else "")
+    return first_of((f"{name} {figure}" for name, figure in figures.items()), _LISTED)
 
 
 def places_of(labels: Sequence[tuple[str, str]], names: Sequence[str], several: bool = False) -> list[int]:
@@ -95,8 +93,7 @@ def places_of(labels: Sequence[tuple[str, str]], names: Sequence[str], several: 
             absent.setdefault(label, where)
     if absent:
         (first, where), *others = absent.items()
-        more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
-        also = f", nor {', '.join(repr(label) for label, _ in others[: _SHOWN - 1])}{more}" if others else ""
+        also = f", nor {first_of(repr(label) for label, _ in others)}" if others else ""
         fix = f"{nearest(first, places)} (--labels in training names all labels, those that no training row has too)"
         if several and (mark := _separator(first, places)):
             fix = f"if these are several labels, name what separates them: --columns.label-separator '{mark}'"

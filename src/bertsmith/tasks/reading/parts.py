@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import counted, say, warn
+from bertsmith.base.log import counted, first_of, say, warn
 from bertsmith.tasks.reading.bad_rows import SkippedRows, listed, pass_over, raise_at_once
 from bertsmith.tasks.reading.files import Form, Source, rows_of
 from bertsmith.tasks.reading.labels import class_name
@@ -71,10 +71,9 @@ def hold_out(parts: Parts, columns: Columns, reader: type[RowReader], share: flo
     say(f"dev: {len(found.dev):,} of {len(rows):,} rows of train ({percent}, {by}, {together}; seed {seed})")
     if found.only_train:
         in_train = " in train" if numbers else ""
-        listed = ", ".join(f"{name} ({count:,}{in_train})" for name, count in list(found.only_train.items())[:_SHOWN])
-        more = f" and {len(found.only_train) - _SHOWN:,} more" if len(found.only_train) > _SHOWN else ""
+        few = first_of((f"{name} ({count:,}{in_train})" for name, count in found.only_train.items()), _SHOWN)
         what = "with numbers from" if numbers else "of these labels, which train has too few of:"
-        warn(f"dev has no row {what} {listed}{more}", of_all_ranks=True)
+        warn(f"dev has no row {what} {few}", of_all_ranks=True)
     train, dev = ([rows[place] for place in side] for side in (found.train, found.dev))
     return {"train": train, "dev": dev} | {part: those for part, those in parts.items() if part != "train"}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import warn
+from bertsmith.base.log import first_of, warn
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.checkpoints.folders import STATE_FILE, WEIGHTS_FILE, check_best, check_step, opened_tensors
 from bertsmith.training.checkpoints.position import Best, Position, best_folder, read_position, step_folders
@@ -107,7 +107,7 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: ClippedOptimizer)
         tensors = state_of(model, optimizer)
         lacking = [name for name in tensors if name not in shapes and not name.startswith(MOMENTS)]
         if lacking:
-            raise BertsmithError(f"this checkpoint lacks {', '.join(lacking[:8])}", folder / STATE_FILE)
+            raise BertsmithError(f"this checkpoint lacks {first_of(lacking)}", folder / STATE_FILE)
         _fill({name: each for name, each in tensors.items() if name in shapes}, file.get_tensor)
     return position
 
@@ -139,7 +139,7 @@ def _check_weights(found: Mapping[str, tuple[int, ...]], model: nn.Module, folde
     )
     if wrong:
         raise BertsmithError(
-            f"this checkpoint is of another model: {', '.join(name.removeprefix(WEIGHTS) for name in wrong[:8])}",
+            f"this checkpoint is of another model: {first_of(name.removeprefix(WEIGHTS) for name in wrong)}",
             folder,
             "resume with the settings of the run, or start a new run in another folder",
         )
