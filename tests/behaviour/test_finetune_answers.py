@@ -282,8 +282,8 @@ def test_answers_without_a_start_are_found_and_counted(model, tmp_path, said):
     rows = [{**row, "answers": [row["answers"][0]["text"], "another"]} for row in questions(20, 1)]
     rows[0]["context"] += f" {rows[0]['answers'][0]}"
     finetune("qa", model, rows, questions(8, 2), tmp_path / "run", settings=replace(QUICK, epochs=1))
-    assert "train: 20 questions have an answer without a start, found in the context" in said.messages
-    assert "train: 20 questions have several answers, of which the first is learned" in said.messages
+    assert "train: 20 questions with an answer without a start, found in the context" in said.messages
+    assert "train: 20 questions with several answers, of which the first is learned" in said.messages
     assert any("at several places" in each for each in said.messages)
 
 
@@ -298,7 +298,7 @@ def test_what_is_doubtful_in_dev_rows_is_told(model, tmp_path, said):
     told = "\n".join(said.messages)
     assert "1 of 10 questions have a first answer that is not in the context, or not where it should start" in told
     assert "1 of 10 questions have no answer, and this model always gives one" in told
-    assert "1 ids stand at several questions, such as question 0" in told
+    assert "1 id at several questions, such as question 0" in told
     assert "do not overlap" in told
     predictions = written(result, "predictions.json")
     assert len(predictions) == 10

@@ -260,14 +260,14 @@ def test_a_finished_run_needs_no_checkpoints_and_says_that_it_removed_them(
     call(model, tmp_path / "run")
     assert Run(tmp_path / "run").is_finished()
     assert not [each.name for each in (tmp_path / "run").iterdir() if each.name.startswith(("step-", "best-"))]
-    assert f"removed {len(freed)} checkpoints and best weights (" in said.text
+    assert f"removed checkpoints and best weights ({len(freed)} folders, " in said.text
     left = [path for path in (tmp_path / "run").rglob("*") if "report" not in path.parts]
     assert sum(path.stat().st_size for path in left) < 2 * len(weights(Run(tmp_path / "run")))
     shutil.copytree(almost_finished / "run" / "step-00000034", tmp_path / "run" / "step-00000034")
     said.clear()
     call(model, tmp_path / "run")
     assert not step_folders(tmp_path / "run"), "where a kill came between the model and that"
-    assert "removed 1 checkpoints" in said.text
+    assert "removed checkpoints and best weights (1 folder, " in said.text
 
 
 def test_checkpoints_that_are_kept_for_good_stay_with_the_best_weights_they_refer_to(

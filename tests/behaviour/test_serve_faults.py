@@ -292,7 +292,7 @@ def test_what_takes_longer_than_the_stop_may_last_is_dropped_and_counted(served_
         assert served.stop() == 143
         for thread in asking:
             thread.join()
-        assert any("8 requests were not finished within 1 s and are dropped" in line for line in served.lines)
+        assert any("8 requests not finished within 1 s and dropped" in line for line in served.lines)
 
 
 def test_a_second_interrupt_ends_it_at_once_whatever_is_computed(served_models: dict[str, Path]) -> None:

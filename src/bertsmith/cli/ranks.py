@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import size, warn
+from bertsmith.base.log import counted, size, warn
 from bertsmith.base.processes import default_workers, usable_memory
 from bertsmith.cli.ending import tell
 from bertsmith.cli.verb import Call, import_torch
@@ -154,5 +154,5 @@ def _fitting(ranks: int) -> int:
         most = max(1, min(cores, int(there // _LEAST_MEMORY)))
         raise BertsmithError(what, "--ranks", f"use at most --ranks {most}: the memory of the model comes on top")
     if ranks > cores:
-        warn(f"--ranks {ranks} are more processes than the {cores} cores here, so they wait for each other")
+        warn(f"--ranks {ranks} are more processes than the {counted(cores, 'core')} here, so they wait for each other")
     return ranks

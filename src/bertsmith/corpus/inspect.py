@@ -107,7 +107,7 @@ def _evaluation_file(figures: dict[str, Any], words: int) -> list[str]:
     return [
         f"  {figures['file']}: found in {counted(figures['documents'], 'document')} ({figures['bytes']:,} bytes)",
         f"      read as {figures['read_as']}",
-        f"      {figures['texts']:,} texts, {figures['short']:,} of them under {words} words and so not checkable; "
+        f"      texts: {figures['texts']:,}, {figures['short']:,} of them under {words} words and so not checkable; "
         f"{figures['labels']:,} values that are no text",
         f"      {figures['ngrams']:,} runs of {words} words, {figures['found']:,} of them ({share}) in the corpus",
         *_examples(Entry(examples=figures["examples"])),
@@ -155,13 +155,13 @@ def _samples(corpus: Corpus) -> list[str]:
     for number, shard in shards:
         document = (len(shard.document_offsets) - 1) // 2
         sentences = np.diff(shard.document_offsets)[document]
-        lines.append(f"  {split} shard {number}, document {document}, {sentences:,} sentences")
+        lines.append(f"  {split} shard {number}, document {document}, {counted(sentences, 'sentence')}")
         lines += _document(shard, document, tokenizer)
     lines.append("the shortest documents of these shards (longer ones alone: prepare with a higher --min-characters)")
     for number, shard in shards:
         lengths = np.diff(shard.sentence_offsets[shard.document_offsets])
         document = int(lengths.argmin())
-        lines.append(f"  {split} shard {number}, document {document}, {lengths[document]:,} pieces")
+        lines.append(f"  {split} shard {number}, document {document}, {counted(lengths[document], 'piece')}")
         lines += _document(shard, document, tokenizer)
     return lines
 

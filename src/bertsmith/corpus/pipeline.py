@@ -205,7 +205,7 @@ class Pipeline:
         sample_bytes = sum(result["bytes"] for result in results)
         if share == 1.0 and not sample_bytes:
             documents = cleaned.account.documents - cleaned.account.dropped.count
-            what = f"all {documents:,} documents are held out, and no text is left to train a vocabulary on"
+            what = f"all documents ({documents:,}) are held out, and no text is left to train a vocabulary on"
             fix = f"prepare with {other_split('a lower --held-out', documents, options.documents)}"
             raise BertsmithError(what, ", ".join(self._made_of["sources"]), fix)
         left_out = Tally()

@@ -246,10 +246,10 @@ def _tell(corpus: Corpus) -> None:
     documents = held_out + training
     if held_out and not training:
         with_what = other_split("a lower --held-out", documents, options["documents"])
-        warn(f"all {documents:,} documents are held out, and none is left to train on; prepare with {with_what}")
+        warn(f"all documents ({documents:,}) are held out, and none is left to train on; prepare with {with_what}")
     elif options["held_out"] and held_out < 2:
         with_what = other_split("a larger --held-out", documents, options["documents"])
-        warn(f"too few of {documents:,} documents are held out to evaluate on ({held_out}); prepare with {with_what}")
+        warn(f"too few documents are held out to evaluate on ({held_out} of {documents:,}); prepare with {with_what}")
     elif options["held_out"] < 0.5 and corpus.tokens("held_out") > corpus.tokens("train"):
         with_what = other_split("another --held-out", documents, options["documents"])
         warn(f"more text is held out than left to train on, as long documents are; prepare with {with_what}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import Progress, say, size
+from bertsmith.base.log import Progress, counted, say, size
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.engines.local import LocalEngine
@@ -86,7 +86,7 @@ def sample_text(
                 size_bytes += result["bytes"]
                 account.add(Account.from_json(result["account"]))
     if not stretches:
-        what = f"no text was found in {account.documents:,} documents"
+        what = f"no text was found in {counted(account.documents, 'document')}"
         raise BertsmithError(what, ", ".join(map(str, sources)), "give a source with text in it")
     for line in (*account.dropped.lines(), *account.changed.lines()):
         say(f"  {line}")

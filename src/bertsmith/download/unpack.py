@@ -12,7 +12,7 @@ from typing import IO, BinaryIO
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say
+from bertsmith.base.log import counted, say
 from bertsmith.download.fetch import OTHER_VERSION, check_space
 
 _LITTER = ("__MACOSX", ".DS_Store")
@@ -50,7 +50,7 @@ def unpack(archive: Path, folder: Path, holds: Mapping[str, str] | None = None) 
     except (zipfile.BadZipFile, EOFError, zlib.error, RuntimeError, UnicodeDecodeError) as error:
         raise WrongZip(f"this zip is damaged ({error})", archive, "delete it and run the command again") from error
     checks = [f"sha256 verified of {sum(map(bool, holds.values()))}"] if any(holds.values()) else []
-    left = [f"{len(litter)} files of the archiver's own left out"] if litter else []
+    left = [f"{counted(len(litter), 'file')} of the archiver's own left out"] if litter else []
     said = f"  {archive.name}: {len(missing)} of {len(placed)} files unpacked into {folder}, by their CRC-32 as packed"
     say("; ".join([said, *checks, *left]))
 

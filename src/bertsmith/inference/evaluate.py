@@ -10,7 +10,7 @@ from typing import Any
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath
-from bertsmith.base.log import say, warn
+from bertsmith.base.log import counted, say, warn
 from bertsmith.inference.predictor import Predictor, changed, predictor_of
 from bertsmith.tasks.answering.figures import keys_of, named_as_1_1
 from bertsmith.tasks.examples import warn_of_empty
@@ -48,7 +48,7 @@ def evaluate(
     predictor = predictor_of(model, **loading)
     examples = predictor.examples(data, skipped)
     sequences = examples.sequences
-    say(f"{len(examples.records):,} rows, {sequences.truncation()}")
+    say(f"{counted(len(examples.records), 'row')}, {sequences.truncation()}")
     warn_of_empty(examples, predictor.tokenizer.special)
     return Evaluated(predictor.kind, len(examples.records), sequences.truncated, predictor.evaluate(examples, folder))
 

@@ -10,7 +10,7 @@ from typing import Any
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath
-from bertsmith.base.log import say, warn
+from bertsmith.base.log import counted, say, warn
 from bertsmith.inference.parts.part import Account
 from bertsmith.inference.predictor import Predictor, predictor_of
 from bertsmith.tasks.benchmarks.benchmark import Benchmark, benchmarks
@@ -84,7 +84,7 @@ def _measure(
         predictor = predictor.with_columns(Columns(**benchmark.columns_of(part)))
         examples = predictor.examples(path)
         rows[part] = len(examples.records)
-        say(f"{benchmark.name} {part}: {rows[part]:,} rows, {examples.sequences.truncation()}")
+        say(f"{benchmark.name} {part}: {counted(rows[part], 'row')}, {examples.sequences.truncation()}")
         warn_of_empty(examples, predictor.tokenizer.special)
         prefix = by + figure_prefix(part)
         score.figures |= {prefix + name: value for name, value in predictor.evaluate(examples).items()}

@@ -87,7 +87,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, budg
     missing = [name for name in FIELDS if name not in given and name not in flags]
     if missing:
         values = [f"{name} {attrgetter(name)(recipe)}" for name in missing]
-        log.say(f"recipe {where}: {len(missing)} fields are not given and keep their defaults ({', '.join(values)})")
+        log.say(f"recipe {where}: {log.counted(len(missing), 'field')} left out, at the default: {', '.join(values)}")
     return recipe
 
 

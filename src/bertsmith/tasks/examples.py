@@ -63,7 +63,7 @@ def encode_sources(
         sequences = parts[part].sequences
         several = f" in {len(sequences.ids):,} sequences" if len(sequences.ids) > len(those) else ""
         tokens = int(sequences.lengths.sum())
-        say(f"{part}: {len(those):,} rows{several}, {tokens:,} tokens, {sequences.truncation()}")
+        say(f"{part}: {counted(len(those), 'row')}{several}, {tokens:,} tokens, {sequences.truncation()}")
         warn_of_empty(parts[part], tokenizer.special)
     if task.overlap is not None and 2 * task.overlap > max_length:
         say(f"windows of {max_length} tokens share at most half of what they hold of a text, not {task.overlap} tokens")

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Engine
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import log_choice, say, warn
+from bertsmith.base.log import counted, log_choice, say, warn
 
 # In the order of the fields of SpecialIds.
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -54,7 +54,7 @@ def engine_from_vocabulary(
     if twice:
         such = repr(twice[0]) if twice[0] else "the empty one: lines without anything"
         raise BertsmithError(
-            f"{len(twice)} pieces are in the vocabulary twice, such as {such}", where, "keep one of each"
+            f"the vocabulary has {counted(len(twice), 'piece')} twice, such as {such}", where, "keep one of each"
         )
     ids = {piece: number for number, piece in enumerate(pieces)}
     engine = Engine(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from bertsmith.base.log import Progress, say, warn
+from bertsmith.base.log import Progress, counted, say, warn
 from bertsmith.base.ranks import by_first, is_first, rank
 from bertsmith.base.ranks.shared_stop import SharedStop
 from bertsmith.base.stopping import StoppedAfterSaving
@@ -293,7 +293,7 @@ class Trainer:
     def _ends(self, stage: Stage) -> bool:
         """Whether the stage ends before its last step; says so."""
         if self._out_of_patience(stage):
-            say(f"{stage.name}: no better {stage.select} in {stage.patience} evaluations, so it ends here")
+            say(f"{stage.name}: no better {stage.select} in {counted(stage.patience, 'evaluation')}, so it ends here")
         out_of_time = stage.pace is not None and self.position.stage_step >= stage.last_step
         return out_of_time or self._out_of_patience(stage)
 
@@ -331,7 +331,7 @@ class Trainer:
         self._skipped_warned = min(self._skipped_warned, skipped)  # a stage that starts afresh counts from 0
         if is_first() and skipped > self._skipped_warned:
             warn(
-                f"{skipped - self._skipped_warned:,.0f} updates were skipped up to step {self.position.step:,}, "
+                f"{counted(int(skipped - self._skipped_warned), 'update')} skipped up to step {self.position.step:,}, "
                 f"because gradients overflowed fp16; the loss scale is now {scale:g} ({skipped:,.0f} skipped in all)"
             )
         self._skipped_warned = skipped

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import counted
 
 
 def own_gpu(device: str, local_rank: int) -> torch.device | None:
@@ -24,9 +25,9 @@ def own_gpu(device: str, local_rank: int) -> torch.device | None:
     # A scheduler that binds tasks to GPUs shows each task its own alone.
     index = named if named is not None else local_rank if found > 1 else 0
     if index >= found:
-        what = f"this is process {local_rank + 1} of its host, which has {found} GPUs"
+        what = f"this is process {local_rank + 1} of its host, which has {counted(found, 'GPU')}"
         if named is not None:
-            what = f"device '{device}' does not exist: this host has {found} GPUs"
+            what = f"device '{device}' does not exist: this host has {counted(found, 'GPU')}"
         raise BertsmithError(what, "CUDA", "start one process for each GPU")
     return torch.device("cuda", index)
 

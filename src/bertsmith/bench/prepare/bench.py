@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say, size
+from bertsmith.base.log import counted, say, size
 from bertsmith.base.processes import default_workers
 from bertsmith.bench.measure import CaseSpec, Measured, measure, measure_peer
 from bertsmith.bench.options import SIZES_FIX, BenchOptions
@@ -33,7 +33,7 @@ class Side:
 def sides(workers: int, against: Sequence[str]) -> list[Side]:
     """Ours first, then those of `PEERS` that it is compared with."""
     known = [
-        Side(OURS, f"bertsmith prepare, {workers} workers", {"workers": workers}),
+        Side(OURS, f"bertsmith prepare, {counted(workers, 'worker')}", {"workers": workers}),
         Side("nvidia", "NVIDIA-style, pure-Python tokenizer, one copy at 128", {"length": 128}, slow=True),
         Side("tokenizers", "tokenizers alone: ids to a file", {}),
         Side("datasets", "datasets + transformers: map, group_texts to 512", {"length": 512}),

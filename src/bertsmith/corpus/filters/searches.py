@@ -175,7 +175,7 @@ class Searches:
 def _file_account(hits: Entry, counts: dict[str, Any]) -> dict[str, Any]:
     """What corpus.json holds of one file of evaluation text, which is logged too."""
     say(
-        f"evaluation text: {counts['file']}, read as {counts['read_as']}: {counts['texts']:,} texts, "
+        f"evaluation text: {counts['file']}, read as {counts['read_as']}: {counted(counts['texts'], 'text')}, "
         f"{counts['short']:,} too short to check; {counts['found']:,} of {counts['ngrams']:,} {NGRAM_WORDS}-grams "
         f"found, in {counted(hits.count, 'document')}"
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 import uvicorn
 
 from bertsmith.base.errors import EXIT_INTERRUPTED, EXIT_STOPPED_AFTER_SAVING, BertsmithError, TypeChecked
-from bertsmith.base.log import logger, say, warn
+from bertsmith.base.log import counted, logger, say, warn
 from bertsmith.base.stopping import StoppedAfterSaving, StopSignal, stop_on_signals
 from bertsmith.inference.backends.model import chosen_engine
 from bertsmith.inference.server.app import make_app
@@ -130,7 +130,7 @@ async def _run(
                 await _until(lambda: not service.active)
         if service.active:
             within = f"within {settings.limits.stop_seconds:g} s"
-            warn(f"{service.active} requests were not finished {within} and are dropped")
+            warn(f"{counted(service.active, 'request')} not finished {within} and dropped")
     finally:
         service.state = "stopping"
         server.should_exit = True

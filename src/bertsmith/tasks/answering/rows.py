@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say, warn
+from bertsmith.base.log import counted, say, warn
 from bertsmith.rows.squad import is_true
 from bertsmith.tasks.answering.gold import Gold, fault_of, located
 from bertsmith.tasks.answering.passages import Words
@@ -111,7 +111,7 @@ def learnable(records: Sequence[Record], report: Report = pass_over) -> list[Rec
         warn(listed(what, names[:SHOWN], len(names)), of_all_ranks=True)
     for what, count in counts.items():
         if count:
-            say(f"train: {count:,} questions have {what}")
+            say(f"train: {counted(count, 'question')} with {what}")
     return kept
 
 
@@ -141,5 +141,5 @@ def doubts(records: Sequence[Record], windows: Windows, unanswerable: bool) -> l
     twice = [name for name, count in names.items() if count > 1]
     if twice:
         fix = "the places of their rows tell them apart"
-        lines.append(f"{len(twice):,} ids stand at several questions, such as {twice[0]}; {fix}")
+        lines.append(f"{counted(len(twice), 'id')} at several questions, such as {twice[0]}; {fix}")
     return lines

@@ -17,7 +17,7 @@ from typing import IO, Any, TypeVar
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_errors
-from bertsmith.base.log import log_choice, say
+from bertsmith.base.log import counted, log_choice, say
 from bertsmith.rows.compressed import (
     MAGIC,
     CompressedFile,
@@ -309,4 +309,4 @@ def _named(rows: Iterable[tuple[str, list[str], bytes]], file: _File, report: Re
         )
         report(BertsmithError(what, where, fix), raw)
     if passed_over:
-        say(f"{file.name}: {passed_over:,} blank lines before or between its rows are passed over")
+        say(f"{file.name}: {counted(passed_over, 'blank line')} before or between its rows passed over")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say, size, warn
+from bertsmith.base.log import counted, say, size, warn
 from bertsmith.training.checkpoints.position import (
     POSITION_FILE,
     Position,
@@ -145,5 +145,5 @@ def drop_checkpoints(run: Path, keep_every: int) -> None:
         prune(run, step_folder(run, 10**8 - 1), 0, keep_every)
     removed = [each for each in folders if not each.exists()]
     if removed:
-        freed = size(sum(sizes[each] for each in removed))
-        say(f"removed {len(removed)} checkpoints and best weights ({freed}), which the finished run needs no more")
+        freed = f"{counted(len(removed), 'folder')}, {size(sum(sizes[each] for each in removed))}"
+        say(f"removed checkpoints and best weights ({freed}), which the finished run needs no more")

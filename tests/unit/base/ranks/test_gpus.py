@@ -38,6 +38,7 @@ def test_the_gpu_of_a_rank(
         ("cuda", 0, "no GPU was found that PyTorch can use"),
         ("cuda", 2, "process 4 of its host, which has 2 GPUs"),
         ("cuda:2", 2, "device 'cuda:2' does not exist: this host has 2 GPUs"),
+        ("cuda:1", 1, "device 'cuda:1' does not exist: this host has 1 GPU\n"),
         ("cuda:x", 2, "device 'cuda:x' is not known"),
     ],
 )

@@ -111,9 +111,9 @@ def test_what_can_be_learned_is_told_from_what_cannot(said):
         ("row 1", ELSEWHERE, "elsewhere", [{"text": "cat", "answer_start": 8}]),
         ("row 1", MISSING, "missing", [{"text": "dog", "answer_start": None}]),
     ]
-    assert "2 questions have an answer without a start" in told
-    assert "1 questions have several answers" in told
-    assert "1 questions have such an answer at several places" in told
+    assert "2 questions with an answer without a start" in told
+    assert "1 question with several answers" in told
+    assert "1 question with such an answer at several places" in told
 
 
 def test_many_faults_are_counted_and_the_first_named(said):

@@ -23,7 +23,7 @@ def test_a_blank_line_is_a_row_of_one_column_and_said_of_several(tmp_path, endin
     mark = {"csv": ",", "tsv": "\t"}[ending]
     (tmp_path / f"two.{ending}").write_text("text,n\n\none,1\n\n\ntwo,2\n\n".replace(",", mark))
     assert [row["text"] for _, row in read_rows(tmp_path / f"two.{ending}", Columns())] == ["one", "two"]
-    assert f"one.{ending}: 1 blank lines before or between its rows" in said.text
+    assert f"one.{ending}: 1 blank line before or between its rows" in said.text
     assert f"two.{ending}: 3 blank lines before or between its rows" in said.text
 
 
