@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -72,8 +73,10 @@ def choose_device(device: str = "auto", precision: str = "auto", fp32_products_o
 
     Sets what applies to the whole process: tf32 on or off on a GPU; on a CPU in fp32 the library of its products,
     fp32_products_of_run where it is given and works here.
-    Raises BertsmithError for an unknown device or precision, and for one that this machine does not have.
+    Raises BertsmithError for an unknown device or precision, for one that this machine does not have, and as
+    `check_process` does.
     """
+    check_process()
     if precision not in PRECISIONS:
         fix = f"use one of: {', '.join(PRECISIONS)}"
         raise BertsmithError(f"precision '{precision}' is not known", "precision", fix)
@@ -96,6 +99,20 @@ def choose_device(device: str = "auto", precision: str = "auto", fp32_products_o
     else:
         fp32_products.use(fp32_products.DEFAULT)
     return Device(chosen, _COMPUTE[precision], tf32, products)
+
+
+def check_process() -> None:
+    """Raises BertsmithError in a process that was forked from one in which this was called: threads of PyTorch's do not
+    survive a fork, and the new process would wait for them forever."""
+    if _first_process() != os.getpid() and torch.get_num_threads() > 1:
+        what = "this process was forked from one that had used a model, and PyTorch's threads stayed behind"
+        fix = "start processes by spawn, or call torch.set_num_threads(1) in this one first"
+        raise BertsmithError(what, f"process {os.getpid()}", fix)
+
+
+@cache
+def _first_process() -> int:
+    return os.getpid()
 
 
 def is_cpu(device: str = "auto") -> bool:

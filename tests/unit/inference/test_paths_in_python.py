@@ -89,27 +89,35 @@ def test_a_loaded_model_says_that_it_stays_in_its_process(kind, model):
 
 FORKED = """
 import os, signal, sys, torch, bertsmith
-loaded = getattr(bertsmith, sys.argv[1])(sys.argv[2], "cpu")
+does, model, out = sys.argv[1:]
+loaded = (bertsmith.Embedder if does == "Embedder" else bertsmith.Predictor)(model, "cpu")
+loaded(["word1 [MASK]"] * 64)
 if os.fork():
     sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 signal.alarm(60)  # or it would be waited for forever
+rows = [{"text": f"word{number}", "label": "ab"[number % 2]} for number in range(64)]
+def use():
+    if does == "finetune":
+        settings = bertsmith.tasks.settings.FinetuneSettings(epochs=1, report=False)
+        return bertsmith.finetune("classify", model, rows[:48], rows[48:], out, settings=settings).rows["train"]
+    return len(loaded(["word1 [MASK]"] * 8))
 try:
-    loaded(["word1 [MASK]"] * 8)
+    use()
 except bertsmith.base.errors.BertsmithError as error:
     print(error.what)
 torch.set_num_threads(1)
-print(len(loaded(["word1 [MASK]"] * 8)))
+print(use())
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.parametrize("kind", ["Predictor", "Embedder"])
-def test_a_forked_process_is_refused_until_it_has_one_thread(kind, model):
-    command = [sys.executable, "-W", "ignore", "-c", FORKED, kind, str(model)]
+@pytest.mark.parametrize(("does", "gives"), [("Predictor", "8"), ("Embedder", "8"), ("finetune", "48")])
+def test_a_forked_process_is_refused_until_it_has_one_thread(does, gives, model, tmp_path):
+    command = [sys.executable, "-W", "ignore", "-c", FORKED, does, str(model), str(tmp_path / "run")]
     done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "2"}, stdout=subprocess.PIPE, text=True)
     assert done.returncode == 0
-    refused, answered = done.stdout.splitlines()
-    assert ("forked after the model was loaded" in refused, answered) == (True, "8")
+    refused, *_, given = done.stdout.splitlines()
+    assert ("forked from one that had used a model" in refused, given) == (True, gives)
 
 
 def test_a_text_does_for_a_path(labels, tmp_path):

@@ -5,9 +5,7 @@ Legend: T tokens, S sequences, C classes, M masked words, V vocabulary.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -17,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertsmith.base.device import Device, choose_device
+from bertsmith.base.device import Device, check_process, choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.backends.engines import PACKAGES, Run, check_installed, open_graph
 from bertsmith.inference.backends.exported import Graph, check_backend, graph_in
@@ -108,7 +106,7 @@ def ready_model(
     facts["budget_tokens"] = budget_tokens
     if isinstance(chosen, Device):
         model = load_model(lambda config: build(config, chosen.compute), folder, may_be_fresh)
-        runner = Runner(on, budget_tokens, between=partial(_check_process, os.getpid()))
+        runner = Runner(on, budget_tokens, between=check_process)
         return _on_device(model, on), runner, facts
     run = open_graph(chosen)
     with shapes_only():
@@ -165,15 +163,6 @@ class Loaded:
     def __reduce__(self) -> NoReturn:
         what = f"a loaded {type(self).__name__} can be neither pickled nor copied by copy.deepcopy"
         fix = "load its folder again, in another process too; predict_file and embed_file do so with workers"
-        raise BertsmithError(what, "model", fix)
-
-
-def _check_process(loaded_in: int) -> None:
-    """Raises BertsmithError in a process that was forked from the one with a model: threads of PyTorch's do not survive
-    a fork, and the new process would wait for them forever."""
-    if os.getpid() != loaded_in and torch.get_num_threads() > 1:
-        what = "this process was forked after the model was loaded, and PyTorch's threads stayed behind"
-        fix = "start processes by spawn and load the folder in each, or call torch.set_num_threads(1) in this one first"
         raise BertsmithError(what, "model", fix)
 
 
