@@ -21,7 +21,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, counted, say
 from bertsmith.base.ranks.together import together
 from bertsmith.base.streams import generator, stream_key
-from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.tasks.kinds.masked_words import WordModel
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.sequences import Ints, Sequences, by_length, pack
 from bertsmith.tasks.task import Runner
@@ -86,7 +86,7 @@ class Made:
 class Proposer:
     """A masked-word model with its tokenizer. The model must be in evaluation mode."""
 
-    model: PretrainingModel
+    model: WordModel
     tokenizer: Tokenizer
     runner: Runner
 
@@ -102,8 +102,7 @@ class Proposer:
         for members in by_length(sequences, self.runner.budget_tokens):
             inputs = pack(sequences, members, device)
             slots = (inputs.input_ids[: inputs.asked.tokens] == special.mask).nonzero()[:, 0]
-            hidden = self.model.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
-            logits = self.model.masked_logits(hidden, slots)[:, : self.tokenizer.size].float()
+            logits = self.model.piece_scores(inputs, slots)[:, : self.tokenizer.size].float()
             logits = logits.masked_fill(banned, -torch.inf)
             own = torch.from_numpy(itself[members]).to(device)
             rows = (own >= 0).nonzero()[:, 0]

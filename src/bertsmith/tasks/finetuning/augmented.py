@@ -15,10 +15,9 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
 from bertsmith.base.ranks.together import together
 from bertsmith.model.config import BertConfig
-from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tasks.distilling.augment import Made, Making, Proposer, make_rows
 from bertsmith.tasks.finetuning.work import Work
-from bertsmith.tasks.kinds.masked_words import MaskedWords
+from bertsmith.tasks.kinds.masked_words import MaskedWords, WordModel
 from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.task import Runner
@@ -130,6 +129,6 @@ def _keep(path: Path, end: int, made: Made) -> None:
 
 
 def _proposer(folder: Path, config: BertConfig, device: Device, micro_batch_tokens: int) -> Proposer:
-    model = load_model(lambda shape: PretrainingModel(shape, device.compute), folder, MaskedWords.may_be_fresh)
+    model = load_model(lambda shape: WordModel(shape, device.compute), folder, MaskedWords.may_be_fresh)
     runner = Runner(device.torch_device, micro_batch_tokens)
     return Proposer(model.to(device.torch_device), load_tokenizer(folder, config), runner)

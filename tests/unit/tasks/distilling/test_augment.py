@@ -11,10 +11,11 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tasks.distilling import augment
 from bertsmith.tasks.distilling.augment import Made, Making, Proposer, make_rows, words_of
+from bertsmith.tasks.kinds.masked_words import WordModel
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.task import Runner
-from bertsmith.weights.huggingface import load_pretraining_model, read_config
+from bertsmith.weights.huggingface import load_model, read_config
 from made_students import PIECES, WORDS, made_bert, rows
 
 MAKING = Making(3, 0.4, 5, 7, 32)
@@ -23,7 +24,7 @@ MAKING = Making(3, 0.4, 5, 7, 32)
 @pytest.fixture(scope="module")
 def proposer(tmp_path_factory: pytest.TempPathFactory) -> Proposer:
     folder = made_bert(tmp_path_factory.mktemp("words"))
-    model = load_pretraining_model(folder)
+    model = load_model(WordModel, folder)
     return Proposer(model, load_tokenizer(folder, read_config(folder)), Runner(torch.device("cpu"), 256))
 
 
@@ -146,7 +147,7 @@ def test_fewer_proposals_than_asked_for_are_said(proposer: Proposer, said: pytes
 def test_a_vocabulary_without_words_to_choose_from_is_refused(tmp_path: Path, words: list[str]) -> None:
     folder = made_bert(tmp_path, [*PIECES[:5], *words, "##am", "!", "7"])
     runner = Runner(torch.device("cpu"), 256)
-    few = Proposer(load_pretraining_model(folder), load_tokenizer(folder, read_config(folder)), runner)
+    few = Proposer(load_model(WordModel, folder), load_tokenizer(folder, read_config(folder)), runner)
     with pytest.raises(BertsmithError, match=f"the vocabulary has {len(words)} words of letters") as caught:
         make_rows(records(2), few, MAKING)
     assert caught.value.where == "augment_model"
