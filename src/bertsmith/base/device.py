@@ -15,6 +15,7 @@ import torch
 from bertsmith.base import fp32_products, ranks
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import counted, log_choice, warn
+from bertsmith.base.processes import default_workers
 from bertsmith.base.processor import Processor, this_processor
 from bertsmith.base.ranks.together import together
 
@@ -113,6 +114,14 @@ def check_process() -> None:
 @cache
 def _first_process() -> int:
     return os.getpid()
+
+
+def rank_threads(ranks: int) -> int:
+    """Of each of so many ranks that this machine's CPU runs: they share its cores, where the user has not set
+    OMP_NUM_THREADS."""
+    if ranks == 1 or "OMP_NUM_THREADS" in os.environ:
+        return torch.get_num_threads()
+    return max(1, default_workers() // ranks)
 
 
 def is_cpu(device: str = "auto") -> bool:

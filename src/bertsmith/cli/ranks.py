@@ -73,11 +73,12 @@ def over_ranks(call: Call, flags: RunFlags, device: str, work: Callable[[str], P
         _take_part(call, flags, here, device, work)
     count = _wanted(flags)
     if count > 1:
+        from bertsmith.base.device import rank_threads
         from bertsmith.base.ranks.launcher import launch
 
         verb = call.prog.split()[-1]
         command = [sys.executable, "-m", "bertsmith", verb, *call.args, *call.everywhere]
-        return launch(command, count, max(1, default_workers() // count), flags.rank_timeout)
+        return launch(command, count, rank_threads(count), flags.rank_timeout)
     print(work(device))
     return 0
 

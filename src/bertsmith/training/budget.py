@@ -114,15 +114,12 @@ def planned_recipe(corpus: Path, where: Where, overrides: Sequence[str]) -> Reci
     given = _given(overrides)
     if not where.on_cpu:
         return _chosen(given, overrides, where.gpus * _GPU_SHARE * where.peak(given.precision), corpus)
-    import torch
-
-    from bertsmith.base.device import choose_device
-    from bertsmith.base.processes import default_workers
+    from bertsmith.base.device import choose_device, rank_threads
     from bertsmith.base.processor import this_processor
 
     device = choose_device("cpu", given.precision)
-    threads = torch.get_num_threads() if where.gpus == 1 else max(1, default_workers() // where.gpus)
-    return _chosen(given, overrides, where.gpus * device_flops(device, this_processor(), threads), corpus)
+    speed = where.gpus * device_flops(device, this_processor(), rank_threads(where.gpus))
+    return _chosen(given, overrides, speed, corpus)
 
 
 def device_flops(device: Device, processor: Processor, threads: int) -> float:

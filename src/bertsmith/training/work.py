@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bertsmith.base import files, ranks
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
@@ -210,7 +208,6 @@ def _identity(
 def model_of(work: Work, device: Device) -> PretrainingModel:
     """The model before the first step, on the device. Raises BertsmithError where it is too short for the sequences."""
     recipe, corpus, start = work.recipe, work.corpus, work.start
-    compute = None if device.compute == torch.float32 else device.compute
     if start is not None:
         model = load_pretraining_model(start, pairs=recipe.objective != "mlm")
         fit_vocabulary(model, corpus, start)
@@ -224,7 +221,7 @@ def model_of(work: Work, device: Device) -> PretrainingModel:
         if shape.fresh_positions == "neighbours":
             look_at_neighbours(model.encoder, shape.embedding_deviation, recipe.seed)
     check_positions(recipe.longest, model.config.max_position_embeddings)
-    model.encoder.compute = compute
+    model.encoder.compute = device.compute
     model.encoder.gradient_checkpointing = recipe.gradient_checkpointing
     return model.to(device.torch_device)
 

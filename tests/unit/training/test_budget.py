@@ -11,12 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertsmith.base import device
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.processor import Processor
 from bertsmith.cli import main
 from bertsmith.training import budget
-from bertsmith.training.budget import SIZES, TOKENS_PER_WEIGHT, budget_recipe, device_flops, fitted
+from bertsmith.training.budget import SIZES, TOKENS_PER_WEIGHT, budget_recipe, device_flops, fitted, planned_recipe
+from bertsmith.training.planning.where import Where
 from bertsmith.training.pretrain import pretrain
 from made_runs import small_corpus
 
@@ -48,6 +50,26 @@ def test_devices_are_looked_up() -> None:
     assert device_flops(narrow, amx, 2) > device_flops(narrow, zen4, 2) > device_flops(wide, zen4, 2)
     assert device_flops(wide, zen4, 4) == 2 * device_flops(wide, zen4, 2)
     assert device_flops(wide, Processor("Darwin"), 1) > 0
+
+
+@pytest.mark.parametrize(("set_by_user", "threads"), [(False, 4), (True, 1)])
+def test_a_plan_counts_on_the_threads_that_ranks_will_have(
+    monkeypatch: pytest.MonkeyPatch, set_by_user: bool, threads: int
+) -> None:
+    """OMP_NUM_THREADS, which PyTorch takes when it starts: 1 in these tests."""
+    monkeypatch.setattr(device, "default_workers", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if set_by_user:
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    looked_up = Mock(return_value=1e12)
+    monkeypatch.setattr(budget, "device_flops", looked_up)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        planned_recipe(small_corpus(), Where("cpu", 2), ["--hours=1"])
+    finally:
+        torch.set_num_threads(before)
+    assert looked_up.call_args.args[2] == threads
 
 
 def test_what_the_user_sets_goes_over_it_and_a_resumed_run_keeps_its_own(

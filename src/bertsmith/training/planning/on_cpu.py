@@ -7,7 +7,6 @@ machine run at the same time, each in a thread of its own.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from bertsmith.base.device import Device
+from bertsmith.base.device import Device, rank_threads
 from bertsmith.base.layout import Ints, Layout, round_up
 from bertsmith.base.log import counted
 from bertsmith.base.processes import default_workers, usable_memory
@@ -76,10 +75,8 @@ def at_once(ranks: int, threads: int, cores: int) -> tuple[int, float]:
 
 def measure(measuring: Measuring, ranks: int, base: float) -> Costs:
     """The costs of each of so many ranks that share this machine, timed. base: bytes of this process before."""
-    cores = default_workers()
-    # As of a run: what the user set goes first.
-    before = torch.get_num_threads()
-    threads = min(before, cores) if "OMP_NUM_THREADS" in os.environ else max(1, cores // ranks)
+    cores, before = default_workers(), torch.get_num_threads()
+    threads = min(rank_threads(ranks), cores)
     together, crowded = at_once(ranks, threads, cores)
     # CPU time, of which other work on the machine takes no part. That of a process is shared by all its threads.
     clock = time.thread_time if threads == 1 else lambda: time.process_time() / (threads * together)
@@ -123,9 +120,8 @@ def _notes(timed: dict[str, Timed], layers: int) -> list[str]:
 def _trial(measuring: Measuring, clock: Clock) -> tuple[dict[str, Timed], float]:
     """One rank's share of the measurement, and the seconds that it takes to update a parameter."""
     config, device = measuring.config, measuring.device
-    compute = None if device.compute == torch.float32 else device.compute
     layers = min(_layers(config), config.num_hidden_layers)
-    model = PretrainingModel(replace(config, num_hidden_layers=layers), compute)
+    model = PretrainingModel(replace(config, num_hidden_layers=layers), device.compute)
 
     def a_token(lengths: Lengths) -> float:
         inputs = _inputs(config, lengths, measuring.masking)

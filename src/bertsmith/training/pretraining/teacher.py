@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
@@ -65,8 +63,7 @@ def teaching_of(
     folder: Path, student: PretrainingModel, settings: TeachingSettings, device: Device, seed: int
 ) -> Teaching:
     """The teacher with its weights; gives the student the maps to the teacher's width, where it needs them."""
-    compute = None if device.compute == torch.float32 else device.compute
-    encoder = load_encoder(folder, compute).to(device.torch_device).requires_grad_(False)
+    encoder = load_encoder(folder, device.compute).to(device.torch_device).requires_grad_(False)
     ours, theirs = student.config, encoder.config
     pairs = layer_pairs(settings.layer_map, ours.num_hidden_layers, theirs.num_hidden_layers)
     heads = settings.relation_heads or theirs.num_attention_heads

@@ -7,6 +7,7 @@ from threading import Barrier
 import pytest
 import torch
 
+from bertsmith.base import device
 from bertsmith.base.device import choose_device
 from bertsmith.base.log import counted
 from bertsmith.model.config import BertConfig
@@ -34,14 +35,22 @@ def test_what_ranks_have_more_of_than_there_are_cores_takes_longer(
     assert at_once(ranks, threads, cores) == (together, crowded)
 
 
-@pytest.mark.parametrize(("set_by_user", "threads"), [(True, 1), (False, 2)])
-def test_a_plan_has_the_threads_of_the_run(monkeypatch: pytest.MonkeyPatch, set_by_user: bool, threads: int) -> None:
-    """As many as cores, unless the user set OMP_NUM_THREADS, which PyTorch takes when it starts: 1 in these tests."""
+def _with_cores(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    for module in (on_cpu, device):
+        monkeypatch.setattr(module, "default_workers", lambda: count)
+
+
+@pytest.mark.parametrize(("ranks", "set_by_user", "threads"), [(1, False, 1), (2, False, 4), (2, True, 1)])
+def test_a_plan_has_the_threads_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, ranks: int, set_by_user: bool, threads: int
+) -> None:
+    """Of one rank PyTorch's own, 1 in these tests; of several their share of the cores, unless the user set
+    OMP_NUM_THREADS, which PyTorch takes when it starts."""
     if set_by_user:
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
     else:
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(on_cpu, "default_workers", lambda: 2)
+    _with_cores(monkeypatch, 8)
     seen = []
 
     def trial(*_: object) -> tuple[dict[str, Timed], float]:
@@ -53,15 +62,15 @@ def test_a_plan_has_the_threads_of_the_run(monkeypatch: pytest.MonkeyPatch, set_
     torch.set_num_threads(1)
     try:
         measuring = Measuring(BertConfig(vocab_size=10), choose_device("cpu", "fp32"), {}, None, "adamw", AdamW)
-        found = on_cpu.measure(measuring, 1, 0.0)
+        found = on_cpu.measure(measuring, ranks, 0.0)
     finally:
         torch.set_num_threads(before)
-    assert seen == [threads]
+    assert seen == [threads] * ranks
     assert f", {counted(threads, 'thread')} a rank" in found.name
 
 
 def test_ranks_that_are_timed_together_have_the_same_kernels(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_cpu, "default_workers", lambda: 2)
+    _with_cores(monkeypatch, 2)
     both, seen = Barrier(2), []
 
     def trial(*_: object) -> tuple[dict[str, Timed], float]:
