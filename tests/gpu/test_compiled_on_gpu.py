@@ -128,7 +128,7 @@ def test_three_graphs_a_phase_and_mode_and_no_wait(cuda, dropout):
         steps = [builder.build(step) for step in range(12)]
         model.train()
         take(model, optimizer, steps[0], cuda, compiled)
-        evaluate(model, held_out, LETTERS, cuda, compiled)
+        evaluate(model, held_out, LETTERS, cuda, compiled.held_out)
         assert compiled.compilations == 6 + 6 * number
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error")
@@ -138,7 +138,7 @@ def test_three_graphs_a_phase_and_mode_and_no_wait(cuda, dropout):
                 take(model, optimizer, step, cuda, compiled)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        evaluate(model, held_out, LETTERS, cuda, compiled)
+        evaluate(model, held_out, LETTERS, cuda, compiled.held_out)
         assert compiled.compilations == 6 + 6 * number
     assert bool(optimizer.finite)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,9 +23,6 @@ from bertsmith.model.pretraining import PretrainingModel, PretrainInputs, next_s
 from bertsmith.training.objective import nothing
 from bertsmith.training.parallel import is_sharded, reshard
 from bertsmith.training.pretraining.inputs import to_inputs
-
-if TYPE_CHECKING:
-    from bertsmith.training.pretraining.compiled import CompiledStep
 
 FIGURES = 8
 """How many numbers `held_out_figures` gives."""
@@ -99,19 +95,20 @@ def evaluate(
     batches: Sequence[PretrainBatch],
     alphabetic: NDArray[np.bool_],
     device: torch.device,
-    compiled: CompiledStep | None = None,
+    compiled: Callable[[PretrainBatch, Tensor], Tensor] | None = None,
     between: Callable[[], None] = nothing,
 ) -> Evaluation:
     """Runs the model over held-out batches, each rank over its share of them; the figures are of all ranks.
 
-    batches: all of them, on every rank. alphabetic: bool[V], the pieces that are letters only. compiled: runs `model`,
-    where it is compiled. between: as of `Objective.evaluate`. The model's training mode is left as it was.
+    batches: all of them, on every rank. alphabetic: bool[V], the pieces that are letters only. compiled:
+    `CompiledStep.held_out`, where `model` runs compiled. between: as of `Objective.evaluate`. The model's training mode
+    is left as it was.
     """
     letters = torch.from_numpy(alphabetic).to(device)
 
     def figures(batch: PretrainBatch) -> Tensor:
         if compiled is not None:
-            return compiled.held_out(batch, letters)
+            return compiled(batch, letters)
         inputs = to_inputs(batch, device)
         return held_out_figures(model.scores(inputs), inputs, letters)
 

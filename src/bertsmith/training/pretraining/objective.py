@@ -51,7 +51,8 @@ class Pretraining:
 
     def measure(self, held_out: Sequence[PretrainBatch], between: Callable[[], None] = nothing) -> Evaluation:
         """Means over held-out batches, without baselines."""
-        return evaluate(self.model, held_out, self.alphabetic, self.device, self.compiled, between)
+        compiled = self.compiled.held_out if self.compiled is not None else None
+        return evaluate(self.model, held_out, self.alphabetic, self.device, compiled, between)
 
     def evaluate(self, held_out: Sequence[PretrainBatch], between: Callable[[], None] = nothing) -> dict[str, float]:
         """`Evaluation` and `baselines` as one record."""
