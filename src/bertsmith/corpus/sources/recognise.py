@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,14 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
     raw = peek(path, "", _HEAD + len(UTF8_MARK))
     if codec := packing(raw):
         raw = peek(path, codec, _HEAD + len(UTF8_MARK))
+    found = _form_of(path, codec, raw, options)
+    if codec and isinstance(found, Unread) and "FILE" in found.fix:
+        return replace(found, fix=f"decompress it, and {found.fix}")
+    return found
+
+
+def _form_of(path: Path, codec: str, raw: bytes, options: ReadOptions) -> Form | Unread:
+    """raw: the first bytes, decompressed."""
     encoding = encoding_of(raw)
     # Of a plain file, one opening is enough: there may be a million.
     head = head_of(path, codec, encoding, _HEAD) if encoding else unmarked(raw, _HEAD)

@@ -217,6 +217,17 @@ def test_what_is_not_read_is_named_and_never_taken_for_text(
     assert found.fix == READABLE or found.fix in what, "what mends it is said of a file in a folder too"
 
 
+@pytest.mark.parametrize("content", [b"a record\0" * 99, PLAIN.encode("utf-16-le"), b'[{"text": "x"}]'])
+def test_a_command_that_mends_a_file_is_for_what_a_compressed_one_holds(tmp_path: Path, content: bytes) -> None:
+    plain, packed = tmp_path / "a.txt", tmp_path / "b.txt"
+    plain.write_bytes(content)
+    packed.write_bytes(gzip.compress(content))
+    found = [recognise(path, OPTIONS) for path in (plain, packed)]
+    assert all(isinstance(each, Unread) for each in found)
+    assert found[1].fix == f"decompress it, and {found[0].fix}"
+    assert "FILE.new" in found[0].fix or "FILE.jsonl" in found[0].fix
+
+
 def test_a_wrong_text_field_lists_the_fields_found(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"body": "x", "title": "y"}\n')
