@@ -23,6 +23,8 @@ EVERYWHERE = ("--quiet", "--debug")
 # The flags of all verbs that name what is written; the first ones name files that are checked here alone.
 _FILES = {"json", "submission"}
 _WRITTEN = {*_FILES, "dllogger", "out", "png", "report", "skip_bad_rows"}
+# Those that name what is read and are no Path: presets, patterns and standard input are named by them too.
+_READ = {"input", "recipe", "source", "student"}
 Either = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 """A switch whose opposite is a flag too: without both, something else decides, so that neither has a default."""
 
@@ -85,8 +87,8 @@ def _check_written(flags: Mapping[str, Any]) -> None:
     """Raises BertsmithError where two flags name one place to write to, where one names a file that is read, and where
     a file cannot be written."""
     given = [(name, each) for name, value in flags.items() for each in (value if isinstance(value, tuple) else [value])]
-    paths = [(name, each) for name, each in given if isinstance(each, str | Path) and str(each) != "-"]
-    read = [each for name, each in paths if name not in _WRITTEN]
+    paths = [(name, each) for name, each in given if isinstance(each, str | Path) and each != "-"]
+    read = [each for name, each in paths if name in _READ or (isinstance(each, Path) and name not in _WRITTEN)]
     places: dict[str, str] = {}
     for name, path in paths:
         if name in _WRITTEN:

@@ -349,38 +349,3 @@ def test_an_empty_path_is_not_the_present_folder(
 ) -> None:
     assert main(call) == 2
     assert capsys.readouterr().err.startswith(f"{named} is empty, as where a variable of the shell is not set")
-
-
-@pytest.mark.parametrize(
-    ("call", "flags"),
-    [
-        ("evaluate m --data glue --json x --submission ./x", "--submission and --json"),
-        ("evaluate m --data rows.csv --report x --json here/../x", "--json and --report"),
-        ("evaluate m --data rows.csv --json x --skip-bad-rows x", "--json and --skip-bad-rows"),
-        ("plan bert-tiny --corpus c --json x.png --png x.png", "--png and --json"),
-        ("pretrain bert-tiny --corpus c --out x --dllogger x", "--dllogger and --out"),
-        ("finetune --model m --train t --out o --skip-bad-rows x --dllogger x", "--skip-bad-rows and --dllogger"),
-    ],
-)
-def test_two_results_in_one_place_are_refused(call, flags, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(call.split()) == 2
-    assert capsys.readouterr().err.startswith(f"{flags} name the same file or folder\n")
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "bench prepare --source other.txt read.txt --json read.txt",
-        "bench predict --model read.txt --json ./read.txt",
-        "finetune --model m --train read.txt --out o --dllogger read.txt",
-        "quickstart --source read.txt --out read.txt",
-    ],
-)
-def test_no_verb_writes_over_a_file_that_it_reads(call, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("read.txt").write_text("mine")
-    assert main(call.split()) == 2
-    assert capsys.readouterr().err.startswith("this file is read here, and would be written over")
-    assert Path("read.txt").read_text() == "mine"
