@@ -177,7 +177,7 @@ def test_other_formats_and_names_get_a_clear_message(tmp_path):
         ("old.ckpt", "V1 format", "SaverDef.V2"),
         ("notes.txt", "neither a TensorFlow checkpoint nor", ".index"),
         ("keras", "TensorFlow 2's objects", "begin with bert/"),
-        ("other", "none of its 1 variables is one of a BERT encoder: resnet/block_1/kernel", "begin with bert/"),
+        ("other", "none of its variables is one of a BERT encoder: resnet/block_1/kernel\n", "begin with bert/"),
         ("bert.ckpt", "no checkpoint of this name", "there are: bert_model.ckpt, keras, other"),
         ("half.ckpt", "there is half.ckpt.meta, but no .index", ".index"),
         ("", "here are 3 checkpoints", "bert_model.ckpt, keras, other"),

@@ -245,7 +245,7 @@ def test_letters_lost_to_another_encoding_are_warned_about(tmp_path: Path, caplo
     text = "Schöne größere Straßen, “breite” … " * 3
     (tmp_path / "old.txt").write_bytes(text.encode("cp1252"))
     prepare(tmp_path / "old.txt", tmp_path / "corpus", options=options())
-    assert "21 bytes are not UTF-8 and are lost (old.txt, byte 3)" in caplog.text
+    assert "21 bytes not UTF-8 and lost (old.txt, byte 3)" in caplog.text
     (encoding,) = re.findall(r"iconv -f (\S+) -t UTF-8", caplog.text)
     assert (tmp_path / "old.txt").read_text(encoding=encoding) == text, "the quotes of Windows are not lost either"
 

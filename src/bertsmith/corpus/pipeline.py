@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import Progress, duration, log_choice, say, size, warn
+from bertsmith.base.log import Progress, counted, duration, first_of, log_choice, say, size, warn
 from bertsmith.base.tally import Entry, Tally
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import DocumentRule
@@ -173,10 +173,9 @@ class Pipeline:
     def _again(self, task: CleanTask, pages: Sequence[str]) -> dict[str, Any]:
         """Makes a part that was set aside for its slow pages, by itself, with ten times the limit."""
         seconds = self._options.page_seconds
-        listed = f"{', '.join(pages[:3])}{' ...' if len(pages) > 3 else ''}"
         say(
-            f"slow pages: {len(pages):,} took more than {duration(seconds)} of CPU time ({listed}); their part is made "
-            f"again alone, with {duration(TIMES_AS_LONG * seconds)} a page"
+            f"slow pages: {len(pages):,} took more than {duration(seconds)} of CPU time ({first_of(pages, 3)}); "
+            f"their part is made again alone, with {duration(TIMES_AS_LONG * seconds)} a page"
         )
         return self._engine.run(clean_again, [task])[0]
 
@@ -310,7 +309,7 @@ def _tell_lost(account: Account) -> None:
     if lost := account.changed.get(NOT_UTF8):
         where = ", ".join(lost.examples)
         warn(
-            f"{lost.count:,} bytes are not UTF-8 and are lost ({where}); convert text of another encoding "
+            f"{counted(lost.count, 'byte')} not UTF-8 and lost ({where}); convert text of another encoding "
             "first, as by: iconv -f WINDOWS-1252 -t UTF-8"
         )
 

@@ -240,7 +240,7 @@ def _tell(corpus: Corpus) -> None:
     say(f"corpus: {corpus.folder}: {'; '.join(parts)}")
     if corpus.doubt:
         pages = corpus.account["given_up"]["pages"]
-        warn(f"this corpus is {corpus.doubt}: {', '.join(pages[:3])}{' ...' if len(pages) > 3 else ''}")
+        warn(f"this corpus is {corpus.doubt}: {first_of(pages, 3)}")
     options = corpus.account["made_of"]["options"]
     held_out, training = corpus.documents("held_out"), corpus.documents("train")
     documents = held_out + training

@@ -12,7 +12,7 @@ from typing import IO, BinaryIO
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import counted, say
+from bertsmith.base.log import counted, first_of, say
 from bertsmith.download.fetch import OTHER_VERSION, check_space
 
 _LITTER = ("__MACOSX", ".DS_Store")
@@ -86,15 +86,14 @@ def _check_methods(archive: Path, members: Sequence[zipfile.ZipInfo]) -> None:
 
 def _check_way(archive: Path, there: Sequence[Path]) -> None:
     if there:
-        what = f"{len(there)} files of this zip are there with other bytes, the first of them {there[0]}"
+        what = f"{counted(len(there), 'file')} of this zip already there with other bytes, such as {there[0]}"
         raise BertsmithError(what, archive, "move them away to have the zip's, or choose another --out")
 
 
 def _check_names(archive: Path, found: set[str], holds: Mapping[str, str]) -> None:
     lacking = sorted(holds.keys() - found)
     if lacking:
-        there = ", ".join(sorted(found)[:6]) or "nothing"
-        what = f"{', '.join(lacking)} should be in this zip; it holds {there}"
+        what = f"{', '.join(lacking)} should be in this zip; it holds {first_of(sorted(found)) or 'nothing'}"
         raise WrongZip(what, archive, "delete it and run the command again, or name a mirror by --url")
 
 

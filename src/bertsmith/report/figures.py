@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from bertsmith.base.log import counted
 from bertsmith.report.curves import HELD_OUT, TEST_ROWS, TRAINING, Curve
 from bertsmith.report.markup import Markup, details, element, joined, number, paragraph, section, table
 from bertsmith.report.parts import Limits, style_of, title_of
@@ -226,5 +227,5 @@ def _notes(runs: Runs, limits: Limits) -> Iterator[Markup]:
             named = ", ".join(run.curves.undrawn_stages)
             yield paragraph(element("bdi", run.name), f": {named} are in the tables below only.", class_="note")
         if run.curves.undrawn:
-            words = f": {run.curves.undrawn:,} values are not drawn, because they are not finite or beyond 1e100."
+            words = f": {counted(run.curves.undrawn, 'value')} not drawn, because not finite or beyond 1e100."
             yield paragraph(element("bdi", run.name), words, class_="note")

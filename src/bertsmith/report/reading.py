@@ -12,7 +12,7 @@ import yaml
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import counted, say
+from bertsmith.base.log import counted, first_of, say
 from bertsmith.report.curves import Curves
 from bertsmith.report.markup import distinct
 from bertsmith.tasks.report.parts import OUT_OF_FOLD, REPORT
@@ -128,8 +128,8 @@ def _check_run(folder: Path) -> None:
     if (folder.parent / RUN_FILE).is_file():
         fix = f"name the run: {folder.parent}"
     else:
-        inside = sorted(path.parent.name for path in folder.glob(f"*/{RUN_FILE}"))[:4]
-        fix = f"name one of those inside: {', '.join(inside)}" if inside else f"name a folder that {_VERBS} wrote"
+        inside = sorted(path.parent.name for path in folder.glob(f"*/{RUN_FILE}"))
+        fix = f"name one of those inside: {first_of(inside)}" if inside else f"name a folder that {_VERBS} wrote"
     raise BertsmithError(f"this folder is not a run's: it has no {RUN_FILE}", folder, fix)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 from bertsmith.base import files, ranks
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import LOCK_FILE, Held, locked
-from bertsmith.base.log import say, warn
+from bertsmith.base.log import first_of, say, warn
 from bertsmith.training.checkpoints import Position, step_folders
 from bertsmith.training.records.events import Events
 from bertsmith.training.records.meters import forget_after, read_metrics
@@ -256,7 +256,7 @@ def check_free(folder: Path, resume: bool) -> None:
     strays = [each.name for each in step_folders(folder)]
     strays += [name for name in _OF_OTHERS if (folder / name).exists()]
     if strays:
-        what = f"this folder holds {', '.join(strays[:4])} and no run.json, so it is not a run's"
+        what = f"this folder holds {first_of(strays)} and no run.json, so it is not a run's"
         raise BertsmithError(
             what, folder, f"choose another --out, or move them away; if it was a run's, {_RUN_FILE_FIX}"
         )

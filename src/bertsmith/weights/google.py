@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import size
+from bertsmith.base.log import first_of, size
 from bertsmith.weights.foreign import Foreign
 from bertsmith.weights.names import part_of, to_ours
 from bertsmith.weights.tensorflow.bundle import Bundle, index_of
@@ -43,8 +43,7 @@ def _check_names(variables: list[str], where: Path) -> None:
     named = [to_ours(to_huggingface(variable)[0]) for variable in variables]
     if any(name is not None and part_of(name) == "encoder" for name in named):
         return
-    shown = ", ".join(sorted(variables)[:_SHOWN])
-    what = f"none of its {len(variables):,} variables is one of a BERT encoder: {shown}, ..."
+    what = f"none of its variables is one of a BERT encoder: {first_of(sorted(variables), _SHOWN)}"
     if OBJECT_GRAPH in variables:
         what = "this is a checkpoint of TensorFlow 2's objects (Keras), which names variables by Python attributes"
     raise BertsmithError(what, where, "name a checkpoint whose variables begin with bert/, as Google's scripts save it")

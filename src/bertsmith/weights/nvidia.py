@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import first_of
 from bertsmith.weights.foreign import Foreign
 from bertsmith.weights.stored import load_torch_file
 
@@ -29,7 +30,7 @@ def read_nvidia(path: Path) -> Foreign:
     held = next((name for name in _HOLDERS if isinstance(saved.get(name), Mapping)), None)
     weights: Mapping[Any, Any] = saved if held is None else saved[held]
     if not weights or not all(isinstance(each, Tensor) for each in weights.values()):
-        raise _no_weights(path, f"a dictionary of {', '.join(str(key) for key in list(saved)[:6])}")
+        raise _no_weights(path, f"a dictionary of {first_of(map(str, saved))}")
     left_out = () if held is None else tuple(f"'{key}'" for key in saved if key != held)
     return Foreign(path, _renamed(weights, path), left_out)
 

@@ -216,6 +216,6 @@ def test_a_file_of_yours_is_not_written_over(tmp_path):
     unpack(tmp_path / "x.zip", tmp_path / "out")
     (tmp_path / "out" / "more.txt").unlink()
     (tmp_path / "out" / "vocab.txt").write_text("mine")
-    with pytest.raises(BertsmithError, match=r"1 files of this zip are there with other bytes.*vocab\.txt"):
+    with pytest.raises(BertsmithError, match=r"1 file of this zip already there with other bytes.*vocab\.txt"):
         unpack(tmp_path / "x.zip", tmp_path / "out")
     assert (tmp_path / "out" / "vocab.txt").read_text() == "mine"

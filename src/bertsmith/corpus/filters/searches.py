@@ -133,7 +133,8 @@ class Searches:
         ]
         found.account["contamination"] = {"words": NGRAM_WORDS, "action": self._options.exclude_action, "files": rows}
         what = "dropped" if drop else "kept, as --exclude-action report asks"
-        say(f"evaluation text: {hits.count:,} documents {HOLDS}, {what}; {duration(time.monotonic() - started)}")
+        took = duration(time.monotonic() - started)
+        say(f"evaluation text: {counted(hits.count, 'document')} {HOLDS}, {what}; {took}")
         return folders
 
     def _near(

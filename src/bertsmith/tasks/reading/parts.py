@@ -113,7 +113,7 @@ def warn_of_groups(parts: Parts, column: str) -> None:
                 first.setdefault(each.group, each)
         both = {each.group: each for each in reversed(parts.get(part, ())) if each.group in first}
         if both:
-            what = f"{len(both):,} groups of column '{column}' have {part} rows and {other} rows"
+            what = f"{counted(len(both), 'group')} of column '{column}' with {part} rows and {other} rows"
             named = [f"{group}: {both[group].where}, {first[group].where}" for group in first if group in both]
             warn(
                 listed(f"{what}, so the score of {part} may be optimistic", named[:_SHOWN], len(named)),

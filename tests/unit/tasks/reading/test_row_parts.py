@@ -120,7 +120,7 @@ def test_groups_of_several_parts_are_named(said):
     made = parts(grouped[:20], dev=grouped[10:30], test=grouped[36:])
     warn_of_groups(made, "group")
     assert (
-        "3 groups of column 'group' have dev rows and train rows, so the score of dev may be optimistic:" in said.text
+        "3 groups of column 'group' with dev rows and train rows, so the score of dev may be optimistic:" in said.text
     )
     assert "2: row 1, row 9" in said.text
     assert "test" not in said.text
