@@ -97,7 +97,7 @@ class Quickstart:
         if not options.held_out < share <= 0.5:
             return options
         if self.own_text:
-            log_choice("held-out share", f"{share:.1%}", f"of {counted(documents, 'document')}")
+            log_choice("held-out share", f"{share:.1%}", f"there are {documents} documents")
         return replace(options, held_out=share)
 
     def _count_documents(self) -> int | None:
