@@ -16,8 +16,8 @@ from bertsmith.cli.verb import EVERYWHERE, Call
 from bertsmith.cli.verbs import VERBS
 from bertsmith.recipes.flags import wants_help
 
-# Verbs whose result goes to standard output.
-_PRINTING = ("inspect", "verify", "plan", "evaluate", "bench")
+# Verbs, and words in place of one, whose result goes to standard output.
+_PRINTING = ("help", "--version", "inspect", "verify", "plan", "evaluate", "bench")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,7 +79,7 @@ def _flush(name: str) -> None:
 
 def _run(args: list[str], everywhere: tuple[str, ...]) -> int | None:
     name, rest = (args[0], args[1:]) if args else ("--help", [])
-    if sys.stdout is None and (name not in VERBS or name in _PRINTING or wants_help(rest)):
+    if sys.stdout is None and (name in _PRINTING or wants_help([name, *rest])):
         raise BertsmithError("standard output is closed", "standard output", "leave it open: the result is printed")
     if name in ("--help", "-h", "help"):
         print(_overview())

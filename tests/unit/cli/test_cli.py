@@ -246,6 +246,7 @@ def test_a_message_that_cannot_be_written_changes_no_status_and_goes_nowhere_els
         ("--version", "standard output is closed"),
         ("pretrain --help", "standard output is closed"),
         ("vocab no/such/text --size 512 --out o", "there is nothing at this path"),
+        ("verfy corpus", "there is no verb 'verfy'"),
     ],
 )
 def test_what_would_be_printed_alone_is_refused_where_standard_output_is_closed(call, message, monkeypatch, capsys):
