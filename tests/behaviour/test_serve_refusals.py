@@ -126,6 +126,7 @@ def served(served_models: dict[str, Path]) -> Iterator[Served]:
         ),
         ("/models/labels/predict", {"input": "a"}, 422, "inputs: this is missing; input: there is no such field"),
         ("/models/labels/predict", b"{", 422, "the body is not JSON"),
+        ("/models/labels/predict", b'{"inputs": "a', 422, "Unterminated string starting at character"),
         ("/models/labels/predict", b'{"inputs": "\xff"}', 422, "the body is not JSON in UTF-8"),
         ("/models/labels/predict", b'{"inputs": "\\ud800"}', 422, "surrogate"),
         (

@@ -73,7 +73,7 @@ def _check_out(out: str | Path) -> None:
     """Raises BertsmithError for a kind of file that is not written here."""
     suffix = Path(out).suffix.lower()
     if str(out) != "-" and suffix not in (".csv", ".jsonl"):
-        raise BertsmithError(f"'{suffix}' is not a kind of file that is written here", out, "use jsonl or csv")
+        raise BertsmithError("predictions are written as jsonl or csv", out, "end the name in .jsonl or .csv")
 
 
 def _loaded(model: StrPath, loading: Mapping[str, Any], to_csv: bool, device: str) -> PartWork:

@@ -71,6 +71,8 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, budg
     of that name may be read, which `training.budget` completes.
     Raises BertsmithError for an unknown name or key (with the nearest one), a wrong value or a contradiction.
     """
+    if isinstance(overrides, str):  # its characters would be read as flags
+        raise BertsmithError("overrides is one text", "overrides", 'give a list, such as ["--phase1.steps", "2"]')
     if str(name_or_path) == BUDGET and not budget:
         what = "this preset leaves model, batch and rate to the hours and the device of `bertsmith pretrain`"
         raise BertsmithError(what, BUDGET, "name another one, or give what training.budget.budget_recipe makes of it")

@@ -128,6 +128,10 @@ def test_too_few_rows_for_a_small_loss_are_refused(run: Path, tmp_path: Path) ->
     with pytest.raises(BertsmithError, match=r"a loss of 0.01 cannot be measured on 60 rows") as caught:
         export(run / "labels", tmp_path / "out", ExportOptions(int8=True, data=run / "dev.jsonl"))
     assert "give 100 rows or more" in str(caught.value)
+    (tmp_path / "bad.jsonl").write_text((run / "dev.jsonl").read_text() + '{"text": "a"}\n')
+    with pytest.raises(BertsmithError, match="1 of 61 rows cannot be used") as caught:
+        export(run / "labels", tmp_path / "out", ExportOptions(int8=True, data=tmp_path / "bad.jsonl"))
+    assert "finetune, distill and evaluate leave them out" in caught.value.fix, "which export does not"
     assert not (tmp_path / "out").exists()
 
 

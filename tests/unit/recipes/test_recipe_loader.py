@@ -153,6 +153,7 @@ def test_a_mistake_in_a_file_is_named(tmp_path, text, what, where, fix):
         (["--keep", "9" * 400], "keep is '999", "--keep", "at most 64 bits"),
         (["--phase1.steps", "-1"], "phase1.steps is -1", "--phase1.steps", "from 0"),
         (["stray"], "'stray' is not a field", "stray", "--FIELD VALUE"),
+        ("--phase1.steps 2", "is one text", "overrides", '["--phase1.steps", "2"]'),
         (["--model.heads", "3"], "not a multiple of model.heads 3", "--model.heads", "divides"),
         (["--device", "tpu"], "'tpu' is not known", "--device", "cuda"),
         (["--masking.random_share", "0.3"], "sum to more than 1", "--masking.random-share", "lower one"),

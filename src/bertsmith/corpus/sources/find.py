@@ -51,6 +51,9 @@ class SourceFile:
 def as_sources(sources: str | Path | Iterable[str | Path]) -> list[str | Path]:
     """The sources as a list, where one may be given alone. Raises BertsmithError for what is no path."""
     given: Any = sources
+    if hasattr(given, "columns"):  # a table of pandas, which would be read as the names of its columns
+        what = f"sources is of type {type(given).__name__}, which is no list of paths"
+        raise BertsmithError(what, "sources", 'write it to a file, as by table.to_csv("rows.csv"), and name that')
     named = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     for each in named:
         files.as_path(each, "sources")

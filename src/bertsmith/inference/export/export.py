@@ -133,7 +133,7 @@ def _check_replaceable(out: Path, name: str) -> None:
     if extra:
         what = f"this is there already and holds more than an earlier export ({first_of(extra)})"
         raise BertsmithError(what, out, "choose another folder, or move it away first")
-    say(f"the export that was in {out} is replaced")
+    say(f"the export that is in {out} will be replaced once this one was checked")
 
 
 def _write_graphs(source: Path, aside: Path, backend: str, options: ExportOptions) -> dict[str, Any]:

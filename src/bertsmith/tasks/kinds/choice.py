@@ -195,7 +195,7 @@ class Choice(Task):
 
     def description(self) -> list[str]:
         counts = sorted((self.counts or {}).items(), key=lambda each: int(each[0]))
-        by_place = ", ".join(f"{place} {rows:,}" for place, rows in counts)
+        by_place = ", ".join(f"{place} ({rows:,})" for place, rows in counts)
         return [f"rows of up to {self.most} choices; train rows by the right choice, from 0: {by_place}"]
 
     def facts(self) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def names_of_config(config: Mapping[str, Any]) -> list[str]:
 
 def listed(figures: Mapping[str, str]) -> str:
     """A figure of each label, for a line of the log: of many labels those that come first."""
-    return first_of((f"{name} {figure}" for name, figure in figures.items()), _LISTED)
+    return first_of((f"{name} ({figure})" for name, figure in figures.items()), _LISTED)
 
 
 def places_of(labels: Sequence[tuple[str, str]], names: Sequence[str], several: bool = False) -> list[int]:

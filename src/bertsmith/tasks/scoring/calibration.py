@@ -176,7 +176,7 @@ def calibrate(logits: AnyFloats, true: Ints, groups: Sequence[Any] | NDArray[Any
     kept = count > 1 and after.nll < before.nll and not at_end
     remark = _remark(kept, fitted, count, at_end)
     if kept and after.ece > before.ece:
-        remark += f"; it lowers the loss, not the calibration error ({before.ece:.4f} before, {after.ece:.4f} after)"
+        remark += "; it lowers the loss, not the calibration error"
     return Calibration(fitted if kept else 1.0, fitted, kept, before, after, count > 1, remark)
 
 

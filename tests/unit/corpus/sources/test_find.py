@@ -15,7 +15,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.sources import python_docs
-from bertsmith.corpus.sources.find import SourceFile, Unread, find_files, recognise
+from bertsmith.corpus.sources.find import SourceFile, Unread, as_sources, find_files, recognise
 from bertsmith.corpus.sources.formats import read_documents
 from bertsmith.corpus.sources.kept import PYTHON_DOCS, forget, keep
 from bertsmith.corpus.sources.python_docs import Collection, Docstring
@@ -332,3 +332,10 @@ def test_a_changed_file_has_another_stamp(tmp_path: Path) -> None:
     before = find_files([path], OPTIONS)[0][0].stamp
     path.write_text(PLAIN + "more")
     assert find_files([path], OPTIONS)[0][0].stamp != before
+
+
+def test_a_table_of_pandas_is_no_list_of_sources() -> None:
+    table = pytest.importorskip("pandas").DataFrame({"text": [PLAIN]})
+    with pytest.raises(BertsmithError, match="sources is of type DataFrame, which is no list of paths") as caught:
+        as_sources(table)
+    assert "table.to_csv" in caught.value.fix

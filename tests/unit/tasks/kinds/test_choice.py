@@ -225,7 +225,7 @@ def test_the_baseline_is_the_most_frequent_place():
     assert task.counts == {"1": 2, "0": 1}
     assert task.shown(read_records(rows, reader=Choice)[0]) == "1: c"
     assert task.baseline("accuracy", task.examples(read_records(rows, reader=Choice), TOKENIZER, 16)) == 2 / 3
-    assert task.description() == ["rows of up to 2 choices; train rows by the right choice, from 0: 0 1, 1 2"]
+    assert task.description() == ["rows of up to 2 choices; train rows by the right choice, from 0: 0 (1), 1 (2)"]
 
 
 def test_letters_name_choices_and_that_is_said(said):

@@ -296,18 +296,18 @@ def test_classes_are_weighed_and_drawn_by_their_rows():
     task = task_of("a", "b", "b", "b", class_weights="balanced", sampling="balanced", focal=2.0)
     assert task.rarity.weights == pytest.approx((2, 2 / 3))
     assert task.rarity.gamma == 2
-    assert any("class weights: a 2, b 0.667" in line for line in task.description())
-    assert any("rows of an epoch by label: a 2, b 2" in line for line in task.description())
+    assert any("class weights: a (2), b (0.667)" in line for line in task.description())
+    assert any("rows of an epoch by label: a (2), b (2)" in line for line in task.description())
     those = of_dev(task, records("a", "b", "b", "b"), "train")
     assert sorted(task.order(those, 0, 1).tolist())[:2] == [0, 0]
     plain = task_of("a", "b")
     assert (plain.rarity.is_plain, plain.sampling) == (True, "natural")
 
 
-@pytest.mark.parametrize(("sampling", "drawn"), [("balanced", "b 2, c 0, a 2"), ("sqrt", "b 3, c 0, a 1")])
+@pytest.mark.parametrize(("sampling", "drawn"), [("balanced", "b (2), c (0), a (2)"), ("sqrt", "b (3), c (0), a (1)")])
 def test_a_class_that_no_training_row_has_is_neither_weighed_nor_drawn(sampling, drawn):
     task = task_of("a", "b", "b", "b", labels="b,c,a", class_weights="balanced", sampling=sampling)
-    assert any("class weights: b 0.667, c 1, a 2" in line for line in task.description())
+    assert any("class weights: b (0.667), c (1), a (2)" in line for line in task.description())
     assert any(f"rows of an epoch by label: {drawn}" in line for line in task.description())
     those = of_dev(task, records("a", "b", "b", "b"), "train")
     assert len(task.order(those, 0, 1)) == 4
@@ -327,4 +327,4 @@ def test_the_log_lists_forty_labels() -> None:
     names = [f"c{number}" for number in range(100)]
     found = [Record("a", None, name, f"row {number}") for number, name in enumerate(names)]
     (line,) = Classify.of_records(found, FinetuneSettings(many_labels=True)).description()
-    assert line.endswith(", c38 1, c39 1 and 60 more")
+    assert line.endswith(", c38 (1), c39 (1) and 60 more")

@@ -178,7 +178,7 @@ def complaint(errors: Sequence[Mapping[str, Any]]) -> str:
     by_field: dict[str, dict[str, None]] = {}
     for error in errors:
         if error["type"] == "json_invalid":
-            return f"the body is not JSON: {error['ctx']['error']} at character {error['loc'][-1]}"
+            return f"the body is not JSON: {error['ctx']['error'].removesuffix(' at')} at character {error['loc'][-1]}"
         field = ".".join(_names(error["loc"]))[:LONGEST_NAME] or "the body"
         known = _PLAIN.get(error["type"])
         by_field.setdefault(field, {})[known.format_map(error.get("ctx", {})) if known else error["msg"]] = None
