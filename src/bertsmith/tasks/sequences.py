@@ -118,11 +118,16 @@ class Sequences:
         lost = self.row_lost_tokens[records]
         return Truncated(int(np.count_nonzero(lost)), int(lost.sum()))
 
+    @property
+    def lost_share(self) -> float:
+        """The share of the tokens that was cut."""
+        lost = self.truncated.tokens
+        return lost / max(1, lost + int(self.lengths.sum()))
+
     def truncation(self) -> str:
         """What was cut, in words."""
-        cut = self.truncated
-        share = cut.tokens / max(1, cut.tokens + int(self.lengths.sum()))
-        return f"{cut.rows:,} of {len(self.row_offsets) - 1:,} rows truncated, {share:.1%} of the tokens lost"
+        rows = f"{self.truncated.rows:,} of {len(self.row_offsets) - 1:,} rows"
+        return f"{rows} truncated, {self.lost_share:.1%} of the tokens lost"
 
 
 @dataclass(frozen=True)
