@@ -179,6 +179,9 @@ def test_a_mistake_in_a_flag_is_named(flags, what, where, fix):
 def test_a_folder_is_no_recipe(tmp_path):
     with pytest.raises(BertsmithError, match="this is a folder, and not a recipe"):
         load_recipe(tmp_path)
+    (tmp_path / "recipe.yaml").write_text("seed: 1")
+    with pytest.raises(BertsmithError, match=r"did you mean '.*recipe.yaml'\?"):
+        load_recipe(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,10 @@ def test_folders_that_are_no_runs_are_refused_with_a_hint(tmp_path: Path) -> Non
         with pytest.raises(BertsmithError) as error:
             read_runs([folder])
         assert said in str(error.value)
+    for number in range(6):
+        finish(write_run(tmp_path / "runs" / f"run-{number}", LINES))
+    with pytest.raises(BertsmithError, match="first, run-0, run-1, run-2 and 3 more"):
+        read_runs([tmp_path / "runs"])
 
 
 def test_a_run_that_is_given_twice_is_shown_once(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
