@@ -18,6 +18,7 @@ import pytest
 import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
+from bertsmith.inference.evaluate import evaluate
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.finetuning import side_by_side
 from bertsmith.tasks.finetuning.folds import FoldScores
@@ -260,3 +261,14 @@ def test_a_refused_folder_is_left_as_it_was(model: Path, tmp_path: Path) -> None
     with pytest.raises(BertsmithError, match=r"config\.json"):
         bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "mine", settings=SETTINGS)
     assert {each.name for each in (tmp_path / "mine").iterdir()} == {each.name for each in model.iterdir()}
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_any_row_is_read(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    missing = tmp_path / "missing.csv"
+    with pytest.raises(BertsmithError, match="in the way of this folder"):
+        bertsmith.finetune("classify", model, missing, missing, tmp_path / "file" / "run", settings=SETTINGS)
+    for report in (tmp_path / "file", tmp_path / "file" / "report"):
+        with pytest.raises(BertsmithError, match="in the way of this folder"):
+            evaluate(model, missing, report=report)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]

@@ -45,6 +45,8 @@ def evaluate(
     `Predictor`, such as `columns`, where `model` is none yet.
     """
     folder = None if report is None else files.as_path(report, "report")
+    if folder is not None:
+        files.check_place(folder / "report")  # before anything is measured
     predictor = predictor_of(model, **loading)
     examples = predictor.examples(data, skipped)
     sequences = examples.sequences

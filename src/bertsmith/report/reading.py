@@ -129,7 +129,7 @@ def _check_run(folder: Path) -> None:
         fix = f"name the run: {folder.parent}"
     else:
         inside = sorted(path.parent.name for path in folder.glob(f"*/{RUN_FILE}"))
-        fix = f"name one of those inside: {first_of(inside)}" if inside else f"name a folder that {_VERBS} wrote"
+        fix = f"name one of those inside: {first_of(inside, 4)}" if inside else f"name a folder that {_VERBS} wrote"
     raise BertsmithError(f"this folder is not a run's: it has no {RUN_FILE}", folder, fix)
 
 

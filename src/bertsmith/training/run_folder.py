@@ -245,9 +245,10 @@ def _remove_if_unused(folder: Path) -> None:
 
 def check_free(folder: Path, resume: bool) -> None:
     """Raises BertsmithError for a folder where a run must not start: with a run that is not resumed, with a model,
-    checkpoints, metrics, a recipe or a corpus and no `run.json`, or with a name that is not UTF-8. Only reads, so
-    nothing is left in a folder that is refused."""
+    checkpoints, metrics, a recipe or a corpus and no `run.json`, with a name that is not UTF-8, or where nothing can be
+    written. Leaves nothing in a folder that is refused."""
     files.check_utf8(folder)
+    files.check_place(folder / RUN_FILE)
     if (folder / RUN_FILE).exists():
         if not resume:
             fix = "add --resume, or choose another --out"
