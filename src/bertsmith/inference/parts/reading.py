@@ -13,7 +13,7 @@ from bertsmith.base.files import disk_errors
 from bertsmith.inference.parts.part import Named, OnError, Part, is_bad
 from bertsmith.tasks.reading.bad_rows import BadRow, refusal
 from bertsmith.tasks.reading.files import name_of
-from bertsmith.tasks.reading.records import Columns, RowReader, read_rows
+from bertsmith.tasks.reading.records import Columns, RowReader, no_rows, read_rows
 
 _json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 PART_CHARACTERS = 1_000_000
@@ -49,7 +49,7 @@ def parts_of(
     if rows:
         yield Part(number, first, rows, names)
     elif not number:
-        raise BertsmithError("no rows found", name_of(source), "give a file with at least one row behind the header")
+        raise no_rows(name_of(source))
 
 
 def _in_order(

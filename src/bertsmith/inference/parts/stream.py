@@ -15,7 +15,7 @@ from bertsmith.inference.parts.part import Account, Answered, Named, OnError, Pa
 from bertsmith.inference.parts.reading import PART_CHARACTERS, characters, parts_of
 from bertsmith.tasks.reading.bad_rows import SHOWN, BadRow, in_words
 from bertsmith.tasks.reading.files import is_pipe, name_of
-from bertsmith.tasks.reading.records import Columns, RowReader, read_rows
+from bertsmith.tasks.reading.records import Columns, RowReader, no_rows, read_rows
 
 
 def stream(work: PartWork, source: str | Path, part_rows: int, on_error: OnError, progress: Progress) -> Account:
@@ -33,7 +33,7 @@ def stream(work: PartWork, source: str | Path, part_rows: int, on_error: OnError
             sys.stdout.buffer.flush()
         progress.advance(len(part.rows))
     if piped and not done.rows and not done.skipped:
-        raise BertsmithError("no rows found", name_of(source), "give at least one row behind the header")
+        raise no_rows(name_of(source))
     return done
 
 

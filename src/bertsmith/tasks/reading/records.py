@@ -223,9 +223,14 @@ def read_records(
     if bad and skipped is not None:
         skipped.add(bad, len(records), name)
     if not records:
-        fix = "give a file with at least one row behind the header" if is_file else "give a list with at least one row"
-        raise BertsmithError("no rows found", name, fix)
+        raise no_rows(name) if is_file else BertsmithError("no rows found", name, "give a list with at least one row")
     return records
+
+
+def no_rows(name: str) -> BertsmithError:
+    """Of a file of this name that has none."""
+    fix = "give at least one row behind the line of column names; --columns.no-header is for a file without that line"
+    return BertsmithError("no rows found", name, fix)
 
 
 def row_of(row: Row | str, text: str) -> Row:
