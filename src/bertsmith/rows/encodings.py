@@ -67,12 +67,13 @@ def _is_no_text(character: str) -> bool:
     return no_text and not character.isspace()
 
 
-def check_marked(head: bytes, where: str | Path) -> None:
+def check_marked(head: bytes, where: str | Path, codec: str = "") -> None:
     """Raises BertsmithError for text of which only a byte order mark would tell how to read it. head: what it begins
-    with."""
+    with. codec: of the file, where its fix is to tell that it is compressed."""
     if not encoding_of(head) and (encoding := unmarked_encoding(head).upper()):
         name = encoding[:-3] + encoding[-2:]  # as iconv knows it
         fix = f"save it as UTF-8, as by: iconv -f {name} -t UTF-8 FILE > FILE.new"
+        fix = f"decompress it, and {fix}" if codec else fix
         raise BertsmithError(f"this looks like {name} without a byte order mark", where, fix)
 
 

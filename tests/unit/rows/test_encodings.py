@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import gzip
 import io
 import random
 from pathlib import Path
@@ -18,6 +19,7 @@ from bertsmith.corpus.sources.find import find_files
 from bertsmith.corpus.sources.formats import read_documents
 from bertsmith.rows import encodings
 from bertsmith.rows.encodings import TranscodedFile, encoding_of, unmarked_encoding
+from bertsmith.tasks.reading.records import read_records
 
 # A zero byte in 34 characters, where each line ends.
 CHINESE = "中文是世界上使用人数最多的语言之一，属于汉藏语系。北京是中国的首都。\n" * 3
@@ -109,3 +111,20 @@ def test_the_mark_of_utf8_is_left_out_and_counted(tmp_path: Path) -> None:
     assert [document.text for document in read_documents(file.whole(), ReadOptions(), account)] == ["caf\ufffd"]
     assert account.changed["byte order marks of UTF-8, left out"].count == 1
     assert account.changed["bytes that are not UTF-8, replaced by U+FFFD"].examples == ["a.txt, byte 6"]
+
+
+def test_the_command_that_mends_rows_without_a_mark_is_for_what_a_compressed_file_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = "text,label\n".encode("utf-16-le")
+    plain, packed = tmp_path / "a.csv", tmp_path / "b.csv.gz"
+    plain.write_bytes(content)
+    packed.write_bytes(gzip.compress(content))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(packed.read_bytes())))
+    fixes = []
+    for source in (plain, packed, "-"):
+        with pytest.raises(BertsmithError, match="UTF-16LE without a byte order mark") as caught:
+            read_records(source)
+        fixes.append(caught.value.fix)
+    assert fixes[0].endswith("FILE > FILE.new")
+    assert fixes[1:] == [f"decompress it, and {fixes[0]}"] * 2

@@ -68,7 +68,7 @@ def evaluation_file(path: Path) -> EvaluationFile:
     codec = codec_of(path)
     encoding = encoding_of(peek(path, codec, 4))
     head = head_of(path, codec, encoding, _HEAD)
-    check_marked(head, path)
+    check_marked(head, path, codec)
     whole = Slice(str(path), str(path), "", codec, encoding=encoding)
     file = partial(EvaluationFile, path, Lines(whole, None, raise_fault, cut=False), head)
     suffix = suffix_within(path, codec)

@@ -137,7 +137,7 @@ def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Ro
     kind = suffix_within(path, codec).lstrip(".")
     start = peek(path, codec, _HEAD)
     if kind != "parquet":
-        check_marked(start, name)
+        check_marked(start, name, codec)
     part = Slice(name, name, kind, codec, encoding=encoding_of(start))
     if document := document_kind(part):
         yield from document_rows(part, document, report)
@@ -167,7 +167,7 @@ def _piped_rows(source: str | Path, form: Form, report: Report) -> Iterator[tupl
             stream, head = CompressedFile(stream, codec, head), b""
         lines = _lines_of(stream, head, name)
         first = next(lines, b"").removeprefix(UTF8_MARK)
-        check_marked(first, name)
+        check_marked(first, name, codec)
         if first.startswith(PARQUET_MAGIC):
             raise BertsmithError("parquet cannot be read from a pipe", name, "write it to a file, and name that")
         kind = suffix_within(source, codec).lstrip(".")

@@ -63,10 +63,14 @@ def test_the_texts_of_a_file(tmp_path: Path, name: str, content: str, texts: lis
 @pytest.mark.parametrize("name", ["dev.json", "a.csv", "a.txt"])
 def test_text_of_which_only_a_mark_would_tell_the_encoding_is_refused(tmp_path: Path, name: str) -> None:
     """Of Cyrillic, whose bytes are UTF-8 too, nothing would be found."""
-    (tmp_path / name).write_bytes("Мама мыла раму, а папа читал газету.".encode("utf-16-le"))
-    with pytest.raises(BertsmithError, match="this looks like UTF-16LE without a byte order mark") as caught:
-        evaluation_file(tmp_path / name)
-    assert "iconv -f UTF-16LE -t UTF-8" in caught.value.fix
+    content = "Мама мыла раму, а папа читал газету.".encode("utf-16-le")
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content))
+    fix = "save it as UTF-8, as by: iconv -f UTF-16LE -t UTF-8 FILE > FILE.new"
+    for path, wanted in ((tmp_path / name, fix), (tmp_path / f"{name}.gz", f"decompress it, and {fix}")):
+        with pytest.raises(BertsmithError, match="this looks like UTF-16LE without a byte order mark") as caught:
+            evaluation_file(path)
+        assert caught.value.fix == wanted
 
 
 @pytest.mark.parametrize(
