@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.base import files
+from bertsmith.base.device import check_process
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import LOCK_FILE
 from bertsmith.base.log import first_of, log_choice, say, warn
@@ -103,8 +104,9 @@ def load_model(
 
     may_be_fresh: the parts that may be drawn anew (from `seed`) where the folder lacks them. leave_out: heads of the
     folder that are not read. warn_of_fresh: a program without a log shows warnings only, and would use what is random
-    unawares. Raises BertsmithError.
+    unawares. Raises BertsmithError, also as `check_process` does.
     """
+    check_process()
     folder = model_folder(folder)
     config = read_config(folder)
     with shapes_only():

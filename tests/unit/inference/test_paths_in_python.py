@@ -90,8 +90,11 @@ def test_a_loaded_model_says_that_it_stays_in_its_process(kind, model):
 FORKED = """
 import os, signal, sys, torch, bertsmith
 does, model, out = sys.argv[1:]
-loaded = (bertsmith.Embedder if does == "Embedder" else bertsmith.Predictor)(model, "cpu")
-loaded(["word1 [MASK]"] * 64)
+if does == "load_encoder":
+    loaded = bertsmith.load_encoder(model)
+else:
+    loaded = (bertsmith.Embedder if does == "Embedder" else bertsmith.Predictor)(model, "cpu")
+    loaded(["word1 [MASK]"] * 64)
 if os.fork():
     sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 signal.alarm(60)  # or it would be waited for forever
@@ -100,6 +103,8 @@ def use():
     if does == "finetune":
         settings = bertsmith.tasks.settings.FinetuneSettings(epochs=1, report=False)
         return bertsmith.finetune("classify", model, rows[:48], rows[48:], out, settings=settings).rows["train"]
+    if does == "load_encoder":
+        return type(bertsmith.load_encoder(model)).__name__
     return len(loaded(["word1 [MASK]"] * 8))
 try:
     use()
@@ -111,7 +116,9 @@ print(use())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.parametrize(("does", "gives"), [("Predictor", "8"), ("Embedder", "8"), ("finetune", "48")])
+@pytest.mark.parametrize(
+    ("does", "gives"), [("Predictor", "8"), ("Embedder", "8"), ("finetune", "48"), ("load_encoder", "Encoder")]
+)
 def test_a_forked_process_is_refused_until_it_has_one_thread(does, gives, model, tmp_path):
     command = [sys.executable, "-W", "ignore", "-c", FORKED, does, str(model), str(tmp_path / "run")]
     done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "2"}, stdout=subprocess.PIPE, text=True)
