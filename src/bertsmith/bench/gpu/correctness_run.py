@@ -222,7 +222,7 @@ class Worker:
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
         )
-        model = PretrainingModel(config, None if dtype == torch.float32 else dtype)
+        model = PretrainingModel(config, dtype)
         initialise(model, config.initializer_range, seed=0)
         exact_model = copy.deepcopy(model).double()
         exact_model.encoder.compute = None
