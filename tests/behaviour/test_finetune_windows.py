@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -201,6 +202,30 @@ def test_what_is_cut_is_told_with_the_remedy(model: Path, tmp_path: Path, said: 
         said.clear()
         Predictor(tmp_path / f"run-{windows}", "cpu")([f"{FILLER} lovely"])
         assert ("fine-tuned with --windows reads long texts whole" in said.text) == (not windows)
+
+
+@pytest.mark.parametrize(
+    ("fillers", "two", "settings", "told"),
+    [
+        (4, False, {"max_length": 24}, "--windows reads long texts whole, and a larger --max-length more of them"),
+        (4, False, {"max_length": 40}, "--windows reads long texts whole"),  # the model has no more positions
+        (4, False, {"max_length": 24, "windows": True}, None),
+        (1, False, {"max_length": 28}, None),
+        (4, True, {"max_length": 40}, "--windows reads the longer of two texts whole"),
+        (4, True, {"max_length": 40, "windows": True, "window_overlap": 0}, None),
+    ],
+)
+def test_a_great_loss_of_training_text_is_warned_of_with_what_reads_it(
+    model: Path, said: pytest.LogCaptureFixture, fillers: int, two: bool, settings: dict[str, Any], told: str | None
+) -> None:
+    more = " ".join([FILLER] * fillers)
+    long = [{**row, "text": f"{more} {row['text']}", **({"text_b": more} if two else {})} for row in TRAIN[:40]]
+    bertsmith.finetune("classify", model, long, long, None, settings=replace(QUICK, max_steps=1, **settings))
+    assert " 40 of 40 rows truncated" in said.text or settings.get("windows")
+    warnings = [each for each in said.messages if "of the text of train is not read" in each]
+    (share,) = re.findall("train: .* rows truncated, ([0-9.]+%) of the tokens lost", said.text)
+    expected = [] if told is None else [f"warning: {share} of the text of train is not read: {told}"]
+    assert warnings == expected
 
 
 def test_vectors_of_tokens_are_those_of_one_window_and_what_is_cut_is_told(in_windows: Path, served: Served) -> None:

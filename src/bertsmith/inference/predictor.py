@@ -16,7 +16,7 @@ from bertsmith.base.files import StrPath
 from bertsmith.base.log import log_choice, say, warn
 from bertsmith.inference.backends.model import Loaded, check_loaded, count_of, ready_model
 from bertsmith.tasks.embedding.folders import read_max_length, read_sentence_config
-from bertsmith.tasks.examples import all_empty_in_words
+from bertsmith.tasks.examples import all_empty_in_words, by_windows
 from bertsmith.tasks.kinds.likelihood import Likelihood
 from bertsmith.tasks.kinds.masked_words import MaskedWords
 from bertsmith.tasks.reading.bad_rows import SkippedRows
@@ -114,10 +114,9 @@ class Predictor(Loaded):
         ("file:line")."""
         records, sequences = self.encoded(rows)
         if sequences.truncated.rows:
-            task = self._task
-            cuts = isinstance(task, Task) and task.overlap is None and not task.always_in_windows
-            remedy = "; one that is fine-tuned with --windows reads long texts whole" if cuts else ""
-            say(f"{sequences.truncation()} (the model reads {self.max_length}{remedy})")
+            remedy = by_windows(self._task) if isinstance(self._task, Task) else ""
+            more = f"; one that is fine-tuned with {remedy}" if remedy else ""
+            say(f"{sequences.truncation()} (the model reads {self.max_length}{more})")
         try:
             return self.answered(self.outputs(sequences), records, sequences) if records else [], sequences
         except NotFiniteError as error:

@@ -27,8 +27,6 @@ from bertsmith.tokens.tokenizer import Tokenizer
 _SHOWN_ROWS, _SHOWN_CHARACTERS = 3, 160
 # Of dev, under which a score says little: the standard error of a share of 30 rows is up to 9%.
 _FEW_ROWS = 30
-# Of the tokens of train, above which their loss is warned of.
-_MUCH = 0.25
 # Metrics that are means of a figure from 0 to 1 of each row.
 _MEANS = ("accuracy", "subset_accuracy", "exact_match", "f1", "best_exact", "best_f1")
 
@@ -66,9 +64,6 @@ def encode_sources(
         several = f" in {len(sequences.ids):,} sequences" if len(sequences.ids) > len(those) else ""
         tokens = int(sequences.lengths.sum())
         say(f"{part}: {counted(len(those), 'row')}{several}, {tokens:,} tokens, {sequences.truncation()}")
-        if part == "train" and sequences.lost_share > _MUCH and not (task.overlap or task.always_in_windows):
-            what = "more than a quarter of the text of train is not read"
-            warn(f"{what}: --windows reads long texts whole, and a larger --max-length more of them", of_all_ranks=True)
         warn_of_empty(parts[part], tokenizer.special)
     if task.overlap is not None and 2 * task.overlap > max_length:
         say(f"windows of {max_length} tokens share at most half of what they hold of a text, not {task.overlap} tokens")
@@ -78,6 +73,13 @@ def encode_sources(
         say(f"dev figures: {CROSS_FITTED}")
     _show(parts["train"], task, tokenizer)
     return task, parts
+
+
+def by_windows(task: Task) -> str:
+    """What --windows would do about long texts, in words; "" where they are read in windows already."""
+    if task.overlap is not None or task.always_in_windows:
+        return ""
+    return f"--windows reads {'the longer of two texts' if task.pairs else 'long texts'} whole"
 
 
 def read_records(kind: type[Task], sources: Mapping[str, Source], settings: FinetuneSettings) -> Parts:

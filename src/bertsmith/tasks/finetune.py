@@ -14,13 +14,13 @@ from typing import Any
 from bertsmith.base import files, ranks
 from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.files import StrPath, as_path
-from bertsmith.base.log import say
+from bertsmith.base.log import say, warn
 from bertsmith.base.ranks.together import together
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.model.config import BertConfig
 from bertsmith.recipes.loader import as_yaml
 from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs, tell_rows
-from bertsmith.tasks.examples import check_sources, checksums, encode_sources
+from bertsmith.tasks.examples import by_windows, check_sources, checksums, encode_sources
 from bertsmith.tasks.finetuning.augmented import check_augmented
 from bertsmith.tasks.finetuning.finish import drop_leftovers, finish
 from bertsmith.tasks.finetuning.side_by_side import train_side_by_side
@@ -53,6 +53,8 @@ _FREE_SETTINGS = (
 )
 # Of these, the ones that ranks need not have alike.
 _OF_A_RANK = ("device",)
+# Of the tokens of train, above which their loss is warned of.
+_MUCH = 0.25
 
 
 def finetune(
@@ -189,6 +191,10 @@ def _prepare(
     kind.metric_of(settings)
     kind.check(settings)
     task, parts = encode_sources(kind, sources, tokenizer, max_length, settings)
+    share = parts["train"].sequences.lost_share
+    if share > _MUCH and (remedy := by_windows(task)):
+        longer = ", and a larger --max-length more of them" if max_length < config.max_position_embeddings else ""
+        warn(f"{share:.1%} of the text of train is not read: {remedy}{longer}", of_all_ranks=True)
     distilled = None
     if asked.teacher is not None:
         assert isinstance(settings, DistillSettings)
