@@ -72,7 +72,7 @@ def check_marked(head: bytes, where: str | Path, codec: str = "") -> None:
     with. codec: of the file, where its fix is to tell that it is compressed."""
     if not encoding_of(head) and (encoding := unmarked_encoding(head).upper()):
         name = encoding[:-3] + encoding[-2:]  # as iconv knows it
-        fix = f"save it as UTF-8, as by: iconv -f {name} -t UTF-8 FILE > FILE.new"
+        fix = f"save it as UTF-8, as by: iconv -f {name} -t UTF-8 FILE > new-FILE"
         fix = f"decompress it, and {fix}" if codec else fix
         raise BertsmithError(f"this looks like {name} without a byte order mark", where, fix)
 

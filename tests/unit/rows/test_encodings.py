@@ -126,5 +126,5 @@ def test_the_command_that_mends_rows_without_a_mark_is_for_what_a_compressed_fil
         with pytest.raises(BertsmithError, match="UTF-16LE without a byte order mark") as caught:
             read_records(source)
         fixes.append(caught.value.fix)
-    assert fixes[0].endswith("FILE > FILE.new")
+    assert fixes[0].endswith("FILE > new-FILE")
     assert fixes[1:] == [f"decompress it, and {fixes[0]}"] * 2

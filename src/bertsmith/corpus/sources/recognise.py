@@ -68,7 +68,7 @@ _NOT_A_ROW_A_LINE = Unread(
 )
 _RETURNS_ALONE = Unread(
     "its lines end in carriage returns alone, as old programs of the Mac write them",
-    fix=r"write line feeds, as by: tr '\r' '\n' < FILE > FILE.new",
+    fix=r"write line feeds, as by: tr '\r' '\n' < FILE > new-FILE",
 )
 
 
@@ -149,7 +149,7 @@ def _not_text(head: bytes, path: Path) -> Unread:
     except BertsmithError as error:
         return Unread(error.what, fix=error.fix)
     if reads_as(head.replace(b"\0", b""), "utf-8"):
-        return Unread("text with zero bytes in it", fix=r"remove them, as by: tr -d '\0' < FILE > FILE.new")
+        return Unread("text with zero bytes in it", fix=r"remove them, as by: tr -d '\0' < FILE > new-FILE")
     return Unread("not text")
 
 

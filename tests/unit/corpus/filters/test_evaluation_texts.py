@@ -66,7 +66,7 @@ def test_text_of_which_only_a_mark_would_tell_the_encoding_is_refused(tmp_path: 
     content = "Мама мыла раму, а папа читал газету.".encode("utf-16-le")
     (tmp_path / name).write_bytes(content)
     (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content))
-    fix = "save it as UTF-8, as by: iconv -f UTF-16LE -t UTF-8 FILE > FILE.new"
+    fix = "save it as UTF-8, as by: iconv -f UTF-16LE -t UTF-8 FILE > new-FILE"
     for path, wanted in ((tmp_path / name, fix), (tmp_path / f"{name}.gz", f"decompress it, and {fix}")):
         with pytest.raises(BertsmithError, match="this looks like UTF-16LE without a byte order mark") as caught:
             evaluation_file(path)

@@ -225,7 +225,7 @@ def test_a_command_that_mends_a_file_is_for_what_a_compressed_one_holds(tmp_path
     found = [recognise(path, OPTIONS) for path in (plain, packed)]
     assert all(isinstance(each, Unread) for each in found)
     assert found[1].fix == f"decompress it, and {found[0].fix}"
-    assert "FILE.new" in found[0].fix or "FILE.jsonl" in found[0].fix
+    assert "new-FILE" in found[0].fix or "FILE.jsonl" in found[0].fix
 
 
 def test_a_wrong_text_field_lists_the_fields_found(tmp_path: Path) -> None:

@@ -145,3 +145,4 @@ def test_a_line_of_names_that_cannot_be_read_is_not_skipped(tmp_path):
         collected(write(tmp_path / "rows.csv", b"text,label,M\xfcller\na,b,c\nd,e,f\n"), tmp_path)
     assert caught.value.where.endswith("rows.csv:1")
     assert "iconv -f WINDOWS-1252 -t UTF-8" in caught.value.fix, "as Excel writes tables"
+    assert caught.value.fix.endswith("-FILE"), "with its ending, by which a table is known"
