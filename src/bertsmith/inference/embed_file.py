@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.base.errors import BertsmithError, check_class, nearest
+from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import counted, say
 from bertsmith.inference.embed import Embedder, VectorOptions, Vectors, columns_of, record_of
@@ -87,7 +87,8 @@ def _check_out(out: str | Path, of_tokens: bool = False) -> None:
     """Raises BertsmithError for a kind of file that is not written here. of_tokens: with --layers."""
     suffix = Path(out).suffix.lower()
     if str(out) != "-" and suffix not in _JOINS:
-        raise BertsmithError(f"'{suffix}' is not a kind of file that is written here", out, nearest(suffix, _JOINS))
+        what = "vectors are written as npy, jsonl or parquet"
+        raise BertsmithError(what, out, "end the name in .npy, .jsonl or .parquet")
     if suffix == ".parquet":
         parquet_library(".parquet")
     if of_tokens and str(out) != "-" and suffix != ".jsonl":

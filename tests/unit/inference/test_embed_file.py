@@ -111,7 +111,7 @@ def test_a_missing_column_a_taken_name_and_an_empty_file_are_refused(embedder, t
 def test_the_command_reads_a_pipe_and_names_what_it_cannot_write(model, tmp_path, monkeypatch, capsys):
     fp32 = ["--device", "cpu", "--precision", "fp32"]
     assert main(["embed", str(model), "x.csv", "--out", str(tmp_path / "x.txt"), *fp32]) == 2
-    assert "'.txt' is not a kind of file" in capsys.readouterr().err
+    assert "end the name in .npy, .jsonl or .parquet" in capsys.readouterr().err
     assert main(["embed", str(model), "-", "--out", "-", "--max-length", "41", *fp32]) == 2
     assert "max_length is 41" in capsys.readouterr().err
 
