@@ -226,7 +226,7 @@ def test_a_bad_row_leaves_an_earlier_file(classes, tmp_path):
         predict_file(classes, tmp_path / "rows.csv", tmp_path / "out.jsonl", device="cpu")
     assert caught.value.where == f"{tmp_path / 'rows.csv'}:4"
     assert (tmp_path / "out.jsonl").read_text() == "earlier"
-    with pytest.raises(BertsmithError, match="not a kind"):
+    with pytest.raises(BertsmithError, match="written as jsonl or csv"):
         predict_file(classes, tmp_path / "rows.csv", tmp_path / "out.parquet")
 
 
