@@ -133,7 +133,7 @@ def test_the_loss_is_a_softmax_over_the_choices_of_each_row(counts, draw):
     rows = torch.split(other, counts)
     expected = sum(-torch.log_softmax(row, 0)[-1] for row in rows)
     expected.backward()
-    assert found.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert found.loss.item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)  # scores up to 5 in fp32
     assert int(found.count) == len(counts)
     assert torch.allclose(model.numbers.grad, other.grad, atol=1e-6)
     taught = task.distilled(model(inputs), torch.zeros(len(numbers), 1), inputs, torch.zeros(0), temperature=0.05)
