@@ -22,6 +22,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.models import Asked, Cut, open_model
 from bertsmith.inference.server.refusals import Refusal
+from bertsmith.tasks.kinds.classify import Classify
 from made_heads import made_head
 from made_pairs import EXACT, farthest, objective_of, pairs, stepped
 from made_rows import QUICK, WORDS, rows
@@ -205,22 +206,32 @@ def test_what_is_cut_is_told_with_the_remedy(model: Path, tmp_path: Path, said: 
 
 
 @pytest.mark.parametrize(
-    ("fillers", "two", "settings", "told"),
+    ("fillers", "length", "settings", "told"),
     [
-        (4, False, {"max_length": 24}, "--windows reads long texts whole, and a larger --max-length more of them"),
-        (4, False, {"max_length": 40}, "--windows reads long texts whole"),  # the model has no more positions
-        (4, False, {"max_length": 24, "windows": True}, None),
-        (1, False, {"max_length": 28}, None),
-        (4, True, {"max_length": 40}, "--windows reads the longer of two texts whole"),
-        (4, True, {"max_length": 40, "windows": True, "window_overlap": 0}, None),
+        ((4,), 24, {}, "--windows reads long texts whole, and a larger --max-length more of them"),
+        ((4,), 40, {}, "--windows reads long texts whole"),  # the model has no more positions
+        ((4,), 24, {"windows": True}, None),
+        ((1,), 28, {}, None),
+        ((4,), 40, {"max_length": 24}, None),  # was chosen
+        ((4, 4), 40, {}, "--windows reads the longer of two texts whole"),
+        ((4, 4), 40, {"windows": True, "window_overlap": 0}, None),
     ],
 )
 def test_a_great_loss_of_training_text_is_warned_of_with_what_reads_it(
-    model: Path, said: pytest.LogCaptureFixture, fillers: int, two: bool, settings: dict[str, Any], told: str | None
+    model: Path,
+    said: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    fillers: tuple[int, ...],
+    length: int,
+    settings: dict[str, Any],
+    told: str | None,
 ) -> None:
-    more = " ".join([FILLER] * fillers)
-    long = [{**row, "text": f"{more} {row['text']}", **({"text_b": more} if two else {})} for row in TRAIN[:40]]
-    bertsmith.finetune("classify", model, long, long, None, settings=replace(QUICK, max_steps=1, **settings))
+    monkeypatch.setattr(Classify, "usual_length", length)
+    more = " ".join([FILLER] * fillers[0])
+    second = {"text_b": more} if len(fillers) > 1 else {}
+    long = [{**row, "text": f"{more} {row['text']}", **second} for row in TRAIN[:40]]
+    chosen = replace(QUICK, max_steps=1, **{"max_length": 0, **settings})
+    bertsmith.finetune("classify", model, long, long, None, settings=chosen)
     assert " 40 of 40 rows truncated" in said.text or settings.get("windows")
     warnings = [each for each in said.messages if "of the text of train is not read" in each]
     (share,) = re.findall("train: .* rows truncated, ([0-9.]+%) of the tokens lost", said.text)

@@ -280,7 +280,7 @@ def test_a_pipe_leaves_bad_rows_out_and_ends_with_status_0(model, monkeypatch, c
         (["--gpus", "1", "--workers", "2", "--out", "x.jsonl"], "exclude each other"),
         (["--gpus", "1", "--device", "cpu", "--out", "x.jsonl"], "--gpus gives each worker its device"),
         (["--gpus", "1", "--backend", "onnx", "--out", "x.jsonl"], "not on --gpus"),
-        (["--out", "rows.jsonl"], "would be replaced"),
+        (["--out", "rows.jsonl"], "would be written over"),
     ],
 )
 def test_flags_that_do_not_belong_together_are_refused(model, tmp_path, monkeypatch, capsys, flags, what):

@@ -53,7 +53,7 @@ _FREE_SETTINGS = (
 )
 # Of these, the ones that ranks need not have alike.
 _OF_A_RANK = ("device",)
-# Of the tokens of train, above which their loss is warned of.
+# Of the tokens of train, above which their loss is warned of where nobody has chosen the length.
 _MUCH = 0.25
 
 
@@ -192,7 +192,7 @@ def _prepare(
     kind.check(settings)
     task, parts = encode_sources(kind, sources, tokenizer, max_length, settings)
     share = parts["train"].sequences.lost_share
-    if share > _MUCH and (remedy := by_windows(task)):
+    if share > _MUCH and not settings.max_length and (remedy := by_windows(task)):
         longer = ", and a larger --max-length more of them" if max_length < config.max_position_embeddings else ""
         warn(f"{share:.1%} of the text of train is not read: {remedy}{longer}", of_all_ranks=True)
     distilled = None
