@@ -52,19 +52,19 @@ def test_devices_are_looked_up() -> None:
     assert device_flops(wide, Processor("Darwin"), 1) > 0
 
 
-@pytest.mark.parametrize(("set_by_user", "threads"), [(False, 4), (True, 1)])
+@pytest.mark.parametrize(("set_by_user", "threads"), [(False, 4), (True, 3)])
 def test_a_plan_counts_on_the_threads_that_ranks_will_have(
     monkeypatch: pytest.MonkeyPatch, set_by_user: bool, threads: int
 ) -> None:
-    """OMP_NUM_THREADS, which PyTorch takes when it starts: 1 in these tests."""
+    """OMP_NUM_THREADS is what PyTorch takes when it starts."""
     monkeypatch.setattr(device, "default_workers", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if set_by_user:
-        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        monkeypatch.setenv("OMP_NUM_THREADS", "3")
     looked_up = Mock(return_value=1e12)
     monkeypatch.setattr(budget, "device_flops", looked_up)
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(3)
     try:
         planned_recipe(small_corpus(), Where("cpu", 2), ["--hours=1"])
     finally:

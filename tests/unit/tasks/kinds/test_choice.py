@@ -123,7 +123,8 @@ def test_each_choice_is_a_sequence_behind_the_start_that_it_continues():
 def test_the_loss_is_a_softmax_over_the_choices_of_each_row(counts, draw):
     task = Choice.of_records(records(counts), FinetuneSettings())
     examples = task.examples(records(counts), TOKENIZER, 16)
-    numbers = [draw.uniform(-5, 5) for _ in range(sum(counts))]
+    # Within 1, so that no loss is so small (0.13 at least) that the rounding of scores in fp32 is beyond the bound.
+    numbers = [draw.uniform(-1, 1) for _ in range(sum(counts))]
     model = Given(numbers)
     members, unit = examples.members(np.arange(len(counts)))
     inputs = pack(examples.sequences, members, CPU, unit)
@@ -133,7 +134,7 @@ def test_the_loss_is_a_softmax_over_the_choices_of_each_row(counts, draw):
     rows = torch.split(other, counts)
     expected = sum(-torch.log_softmax(row, 0)[-1] for row in rows)
     expected.backward()
-    assert found.loss.item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)  # scores up to 5 in fp32
+    assert found.loss.item() == pytest.approx(expected.item(), rel=1e-5)
     assert int(found.count) == len(counts)
     assert torch.allclose(model.numbers.grad, other.grad, atol=1e-6)
     taught = task.distilled(model(inputs), torch.zeros(len(numbers), 1), inputs, torch.zeros(0), temperature=0.05)
