@@ -71,9 +71,10 @@ def test_our_server_goes_through_all_phases(tmp_path: Path, capsys: Any, monkeyp
     assert UNDER_WAY in faults["slow"]
     assert set(faults["slow"]) <= {"408", UNDER_WAY}
     assert sum(faults["slow"].values()) >= 100
-    assert {kind: {*ended} - {UNDER_WAY} for kind, ended in faults.items() if kind not in ("slow", "100 MB")} == {
-        "half-closed": {"closed"}, "gone": {"not awaited"}, "no JSON": {"422"},
-    }  # fmt: skip
+    assert {*faults["gone"]} - {UNDER_WAY} == {"not awaited"}
+    assert {*faults["no JSON"]} - {UNDER_WAY} == {"422"}
+    # a client that was held up between its request and the end of its side has had its answer before
+    assert set(faults["half-closed"]) <= {"closed", "200", UNDER_WAY}
     assert set(faults["100 MB"]) <= {"413", "closed", UNDER_WAY}
     assert found["machine"]["threads"]
     said = capsys.readouterr().out
