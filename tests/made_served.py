@@ -117,19 +117,27 @@ class Listening:
 
 @dataclass
 class Served(Listening):
-    """A server in a process. lines: what it has logged."""
+    """A server in a process. lines: what it has logged, as far as the thread `reading` has come."""
 
     process: subprocess.Popen[str] | Command
     lines: list[str] = field(default_factory=list)
+    reading: threading.Thread = field(init=False)
 
     def requests(self) -> list[dict[str, Any]]:
         """The request log."""
         return [json.loads(line) for line in self.lines if line.startswith("{")]
 
+    def until_logged(self, words: str) -> None:
+        """Waits for a line with these words: the test's own limit of time ends it."""
+        while not any(words in line for line in self.lines):
+            time.sleep(0.01)
+
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Sends a signal and gives the exit status."""
+        """Sends a signal and gives the exit status, once all is read that it has logged."""
         self.process.send_signal(number)
-        return self.process.wait(PATIENCE)
+        status = self.process.wait(PATIENCE)
+        self.reading.join(PATIENCE)
+        return status
 
 
 @contextmanager
@@ -144,16 +152,17 @@ def serving(
     """A server of the models, once it has logged that it is ready. anew: as a shell starts it, with nothing imported
     before. does: another function in place of the command line. variables: of its environment.
 
-    No request is refused for the time that it would wait: the machine may be busy.
+    No request is refused for the time that it would wait, or that its client takes: the machine may be busy.
     """
     named = [f"{name}={folder}" for name, folder in models.items()]
-    patient = ("--limits.queue-seconds", "1000", "--limits.request-seconds", "1000")
+    waits = ("queue-seconds", "request-seconds", "body-seconds", "stop-seconds")
+    patient = [part for name in waits for part in (f"--limits.{name}", "1000")]
     command = ["serve", *named, "--port", "0", "--device", "cpu", *patient, *flags]
     process = started_anew(*command, **variables) if anew else Command(*command, does=does, **variables)
     served = Served("", process)
     told: queue.Queue[str] = queue.Queue()
-    reading = threading.Thread(target=_read, args=(served, told), daemon=True)
-    reading.start()
+    served.reading = threading.Thread(target=_read, args=(served, told), daemon=True)
+    served.reading.start()
     try:
         while wait_for not in (line := told.get(timeout=PATIENCE)):
             assert line != _END, "\n".join(served.lines)
@@ -164,7 +173,7 @@ def serving(
         if process.poll() is None:
             process.kill()
         process.wait()
-        reading.join(10)
+        served.reading.join(10)
         for pipe in (process.stdin, process.stdout, process.stderr):
             assert pipe is not None
             pipe.close()
@@ -226,9 +235,9 @@ class ServedHere(Listening):
 def serving_here(models: dict[str, Path], **limits: Any) -> Iterator[ServedHere]:
     """A server of the models that listens, and loads them: as `serve` does it, but for its signals.
 
-    No request is refused for the time that it would wait: the machine may be busy.
+    No request is refused for the time that it would wait, or that its client takes: the machine may be busy.
     """
-    patient = {"queue_seconds": 1000.0, "request_seconds": 1000.0, "stop_seconds": 1000.0}
+    patient = dict.fromkeys(("queue_seconds", "request_seconds", "body_seconds", "stop_seconds"), 1000.0)
     settings = serve.Settings(models, device="cpu", precision="fp32", limits=Limits(**{**patient, **limits}))
     service = Service(models, settings.limits)
     listener = serve._listener("127.0.0.1", 0)
