@@ -193,15 +193,20 @@ def test_what_exceeds_the_most_in_flight_is_not_sent_and_counted() -> None:
 
 def test_what_is_not_answered_in_time_is_given_up_and_its_connection_is_left() -> None:
     async def work(load: Load, made: Made) -> None:
-        await load.send([0.0], 0.05)
+        assert (await load.one(load.now(), LONG)).status == OK
+        may_answer.clear()
+        await load.send([load.now()], 0.05)
         (one,) = await load.rest()
         assert one.status == NO_ANSWER
+        may_answer.set()
         assert (await load.one(load.now(), LONG)).status == OK
         assert made.connections == 2
 
+    may_answer = asyncio.Event()
+    may_answer.set()
+
     async def answer(number: int) -> int:
-        if number == 1:
-            await asyncio.sleep(LONG)
+        await may_answer.wait()
         return OK
 
     loaded(answer, work)
