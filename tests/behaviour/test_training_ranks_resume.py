@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,23 +18,11 @@ from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.pretrain import Run, pretrain
-from made_runs import corpus, figures, ran_by_ranks, small_recipe, weights
+from made_runs import corpus, figures, ran_by_ranks, signalled_after, small_recipe, weights
 
 RECIPE = small_recipe(
     phase1__steps=12, phase1__global_batch=24, phase2__steps=4, log_every=4, evaluate_every=6, model__hidden_dropout=0.1
 )
-
-
-def kill_self_after(step: int, run: Path) -> None:
-    """Sends this process SIGTERM once the run's metrics tell of the step."""
-
-    def watch() -> None:
-        path, end = run / "metrics.jsonl", time.monotonic() + 60
-        while time.monotonic() < end and f'"step": {step}' not in (path.read_text() if path.exists() else ""):
-            time.sleep(0.001)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager
@@ -63,12 +47,13 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
     source, told = Corpus.open(made), []
     with noting_drops(folder / f"dropped-{rank}.pt"):
         pretrain(RECIPE, source, folder / "unbroken")
-    if rank == 1:
-        kill_self_after(4, folder / "run")
-    try:
-        pretrain(RECIPE, source, folder / "run")
-    except StoppedAfterSaving as stopped:
-        told.append(str(stopped))
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 1:
+            signalled_after(5, patch)
+        try:
+            pretrain(RECIPE, source, folder / "run")
+        except StoppedAfterSaving as stopped:
+            told.append(str(stopped))
     pretrain(RECIPE, source, folder / "run", resume=True)
     try:
         pretrain(RECIPE, source, folder / "run")

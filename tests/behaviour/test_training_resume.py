@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,7 +17,7 @@ from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
 from made_kills import Moment, drawing
-from made_runs import corpus, figures, ran, small_corpus, small_recipe, weights
+from made_runs import corpus, figures, ran, signalled_after, small_corpus, small_recipe, stopped_after, weights
 
 # Some 140 to 190 instances an epoch, by the Python whose documentation they are of: the phase is in its third epoch or
 # later at its end, and lines come every three steps, so a stop falls between two.
@@ -38,50 +33,20 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return pretrain(RECIPE, corpus(), tmp_path_factory.mktemp("unbroken") / "run")
 
 
-def last_step(folder: Path) -> int:
-    """The last step that the metrics tell of."""
-    path = folder / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=-1)
-
-
-@contextmanager
-def signal_when(condition: Callable[[], bool], number: int) -> Iterator[None]:
-    """Sends this process a signal once the condition holds, from a thread that watches."""
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.is_set():
-            if condition():
-                os.kill(os.getpid(), number)
-                return
-            time.sleep(0.001)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
-
-
 def test_stopped_in_each_phase_and_resumed_is_unbroken(unbroken: Run, tmp_path: Path) -> None:
     """By either signal."""
     folder, stops, numbers = tmp_path / "run", [], (signal.SIGTERM, signal.SIGUSR1)
     before = [signal.getsignal(number) for number in numbers]
     # An early epoch, a later one, the second phase.
     for after, number in ((3, signal.SIGTERM), (9, signal.SIGUSR1), (15, signal.SIGTERM)):
-        with (
-            pytest.raises(StoppedAfterSaving),
-            signal_when(lambda step=after: last_step(folder) >= step, number),
-        ):
-            pretrain(RECIPE, corpus(), folder, resume=bool(stops))
+        with pytest.MonkeyPatch.context() as patch:
+            signalled_after(after - max(stops, default=0), patch, number)
+            with pytest.raises(StoppedAfterSaving):
+                pretrain(RECIPE, corpus(), folder, resume=bool(stops))
         stops.append(int(step_folders(folder)[-1].name.removeprefix("step-")))
-        assert stops[-1] > last_step(folder) - 1
+    assert stops == [3, 9, 15]
     assert not (folder / "model").exists()
     resumed = pretrain(RECIPE, corpus(), folder, resume=True)
-    assert stops == sorted(set(stops))
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
     assert [signal.getsignal(number) for number in numbers] == before, "handlers are put back"
@@ -105,10 +70,11 @@ def test_killed_at_random_moments_and_resumed_is_unbroken(unbroken: Run, tmp_pat
     )
 
 
-def test_a_run_stopped_before_its_first_checkpoint_begins_anew(unbroken: Run, tmp_path: Path) -> None:
+def test_a_run_stopped_before_its_first_checkpoint_begins_anew(
+    unbroken: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "run"
-    with pytest.raises(StoppedAfterSaving), signal_when(lambda: last_step(folder) >= 3, signal.SIGTERM):
-        pretrain(RECIPE, corpus(), folder)
+    stopped_after(3, monkeypatch, RECIPE, folder)
     for each in step_folders(folder):
         for file in each.iterdir():
             file.unlink()
