@@ -26,6 +26,22 @@ OPTIONS: dict[str, Any] = {
     "part_bytes": 20_000,
     "shard_tokens": 20_000,
 }
+# Has a preparation that has made so many parts of a stage come no further until there is a file `go` beside its corpus:
+# held up itself, a test would else find it finished.
+HOLD = """
+import time
+from pathlib import Path
+from bertsmith.corpus.engines.local import LocalEngine
+def holding(run, work=Path({out!r}) / ".work", go=Path({out!r}).with_name("go")):
+    def held(self, function, tasks, finished=lambda number, result: None):
+        def ended(number, result):
+            finished(number, result)
+            while len(list(work.glob("{stage}/*/part.done"))) >= {parts} and not go.exists():
+                time.sleep(0.01)
+        return run(self, function, tasks, ended)
+    return held
+LocalEngine.run = holding(LocalEngine.run)
+"""
 SCRIPT = """
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.options import PrepareOptions
@@ -52,11 +68,16 @@ def contents(folder: Path) -> dict[str, str]:
     }
 
 
-def start(source: Path, out: Path, folder: Path, **changes: Any) -> subprocess.Popen[bytes]:
-    """A preparation by a script without a `__main__` guard, as people write them."""
+def hold(out: Path, stage: str, parts: int) -> str:
+    """Python that has a preparation into this folder stop there, as HOLD says."""
+    return HOLD.format(out=str(out), stage=stage, parts=parts)
+
+
+def start(source: Path, out: Path, folder: Path, holds: str = "", **changes: Any) -> subprocess.Popen[bytes]:
+    """A preparation by a script without a `__main__` guard, as people write them. holds: as of `hold`."""
     options = {**OPTIONS, "workers": 2, **changes}
     script = folder / f"script{len(list(folder.glob('script*.py')))}.py"
-    script.write_text(SCRIPT.format(source=str(source), out=str(out), options=options))
+    script.write_text(holds + SCRIPT.format(source=str(source), out=str(out), options=options))
     return subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE)
 
 

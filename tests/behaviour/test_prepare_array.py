@@ -17,13 +17,13 @@ from bertsmith.corpus.engines.array_jobs import Seat
 from bertsmith.corpus.engines.open import open_engine
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
-from made_corpora import OPTIONS, contents, made_parts, start, wait_for
+from made_corpora import OPTIONS, contents, hold, made_parts, start, wait_for
 
 TASKS = 3
 
 
-def task(number: int, source: Path, out: Path, folder: Path) -> subprocess.Popen[bytes]:
-    return start(source, out, folder, workers=1, array_task=f"{number}/{TASKS}")
+def task(number: int, source: Path, out: Path, folder: Path, holds: str = "") -> subprocess.Popen[bytes]:
+    return start(source, out, folder, holds, workers=1, array_task=f"{number}/{TASKS}")
 
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:
@@ -79,7 +79,7 @@ def test_all_killed_and_the_work_ended_by_an_ordinary_run(
     source: Path, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
     out = tmp_path / "corpus"
-    tasks = [task(number, source, out, tmp_path) for number in (1, 2)]
+    tasks = [task(number, source, out, tmp_path, hold(out, "tokens", 2)) for number in (1, 2)]
     assert wait_for(lambda: made_parts(out, "tokens") >= 2, tasks[0])
     with pytest.raises(BertsmithError, match="another process is preparing"):
         prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
@@ -94,10 +94,11 @@ def test_all_killed_and_the_work_ended_by_an_ordinary_run(
 
 def test_tasks_of_another_command_are_refused(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "corpus"
-    first = task(1, source, out, tmp_path)
+    first = task(1, source, out, tmp_path, hold(out, "cleaned", 1))
     assert wait_for(lambda: made_parts(out, "cleaned") >= 1, first)
     with pytest.raises(BertsmithError, match="prepare something else"):
         prepare(source, out, options=PrepareOptions(**{**OPTIONS, "held_out": 0.3}, array_task="2/3"))
+    (tmp_path / "go").touch()
     end([first])
 
 

@@ -17,7 +17,17 @@ from bertsmith.corpus.engines import parts
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.stages import clean
-from made_corpora import OPTIONS, children, contents, interrupted_after, made_parts, start, start_command, wait_for
+from made_corpora import (
+    OPTIONS,
+    children,
+    contents,
+    hold,
+    interrupted_after,
+    made_parts,
+    start,
+    start_command,
+    wait_for,
+)
 
 
 def test_the_same_bytes_for_any_number_of_workers(source: Path, tmp_path: Path, undisturbed: dict[str, str]) -> None:
@@ -39,7 +49,7 @@ def test_kill_the_parent_and_run_again(
     source: Path, tmp_path: Path, undisturbed: dict[str, str], stage: str, parts: int
 ) -> None:
     out = tmp_path / "corpus"
-    process = start(source, out, tmp_path)
+    process = start(source, out, tmp_path, hold(out, stage, parts))
     caught = wait_for(lambda: made_parts(out, stage) >= parts, process)
     assert caught, "the preparation ended before it could be killed"
     workers = children(process)
@@ -54,9 +64,10 @@ def test_kill_the_parent_and_run_again(
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_kill_a_worker_and_the_run_goes_on(source: Path, tmp_path: Path, undisturbed: dict[str, str]) -> None:
     out = tmp_path / "corpus"
-    process = start(source, out, tmp_path)
+    process = start(source, out, tmp_path, hold(out, "cleaned", 2))
     assert wait_for(lambda: made_parts(out, "cleaned") >= 2, process)
     os.kill(children(process)[0], signal.SIGKILL)
+    (tmp_path / "go").touch()
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors.decode()
     assert "a worker process was killed" in errors.decode()
@@ -155,10 +166,11 @@ def test_a_full_disk_stops_cleanly_and_running_again_ends_the_same(
 
 def test_two_runs_into_one_folder_refuse_each_other(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "corpus"
-    process = start(source, out, tmp_path)
+    process = start(source, out, tmp_path, hold(out, "cleaned", 1))
     assert wait_for(lambda: (out / ".work" / "cleaned").is_dir(), process)
     with pytest.raises(BertsmithError, match="another process is preparing"):
         prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+    (tmp_path / "go").touch()
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors.decode()
 

@@ -29,7 +29,7 @@ from bertsmith.corpus.stages.clean import plan_parts
 from bertsmith.rows import lines, tables
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import train_vocabulary
-from made_corpora import balanced
+from made_corpora import balanced, hold
 
 TEXTS = [f'Document {n} tells of "quotes", commas,\nlines and {n * 7919 % 1009} things.' for n in range(300)]
 LONGEST, LONG = 1_000_000, 1_500_000
@@ -144,7 +144,8 @@ def test_a_killed_run_goes_on_without_its_standard_input(tmp_path: Path, tokeniz
     )
     arguments = ["prepare", "-", "--tokenizer", "tokenizer", "--out", "corpus", "--workers", "1"]
     with open(tmp_path / "in.jsonl", "rb") as given:
-        process = subprocess.Popen([sys.executable, "-m", "bertsmith", *arguments], stdin=given, cwd=tmp_path)
+        code = hold(tmp_path / "corpus", "*", 1) + "from bertsmith.cli import main\nmain()"
+        process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdin=given, cwd=tmp_path)
     kept = tmp_path / "corpus" / ".work" / "standard-input"
     while process.poll() is None and not any(len(path.name) == 64 for path in kept.glob("*")):
         time.sleep(0.002)
