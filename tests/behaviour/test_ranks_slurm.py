@@ -32,6 +32,19 @@ most=0
 for pid in "${pids[@]}"; do wait $pid; status=$?; [ $status -gt $most ] && most=$status; done
 exit $most
 """
+# A first start takes some more steps than those, and then none before the signal is there.
+HOLDS = """
+import os, sys, time
+if os.environ.get("SLURM_RESTART_COUNT") == "0" and "pretrain" in sys.orig_argv:
+    from bertsmith.base.stopping import stop_requested
+    from bertsmith.training.loop import Trainer
+    advance = Trainer._advance
+    def held(trainer, step):
+        advance(trainer, step)
+        while trainer.position.step >= 6 and not stop_requested():
+            time.sleep(0.01)
+    Trainer._advance = held
+"""
 SCONTROL = '#!/bin/bash\necho "$@" >> "$REQUEUED"\n'
 
 
@@ -76,7 +89,9 @@ def requeued(tmp_path: Path) -> list[str]:
 def test_a_job_whose_time_is_over_is_queued_again_and_finishes(tmp_path: Path, slurm: list[str]) -> None:
     save_recipe(RECIPE, tmp_path / "recipe.yaml")
     call = [*slurm, str(tmp_path / "run"), str(tmp_path / "recipe.yaml"), "--corpus", str(small_corpus())]
-    first = run_job(call, tmp_path, restarts=0)
+    (tmp_path / "sitecustomize.py").write_text(HOLDS)
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    first = run_job(call, tmp_path, restarts=0, PYTHONPATH=path)
     assert requeued(tmp_path) == [f"requeue {os.getpid()}"], first.stderr
     assert first.stderr.count("SIGUSR1 received") == 1
     assert (tmp_path / "run" / "stopped").exists()
