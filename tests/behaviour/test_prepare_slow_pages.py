@@ -21,7 +21,7 @@ from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.stages import clean as cleaned
 from bertsmith.corpus.wiki.dumps import SLOW
-from made_corpora import contents, interrupted_after, start, wait_for
+from made_corpora import contents, hold, interrupted_after, start, wait_for
 from made_dumps import BIG, BIG_TEXT, seconds_of_slow_page, slow_dump
 
 OPTIONS: dict[str, Any] = {"held_out": 0.1, "vocabulary_size": 512, "part_bytes": 60_000, "shard_tokens": 40_000}
@@ -179,7 +179,7 @@ def test_killed_while_the_page_is_tried_again(
     source: Path, tmp_path: Path, seconds: float, undisturbed: dict[str, str]
 ) -> None:
     out = tmp_path / "corpus"
-    process = start(source, out, tmp_path, **OPTIONS, documents="file", page_seconds=seconds / 3)
+    process = start(source, out, tmp_path, hold(out, "slow", 1), **OPTIONS, documents="file", page_seconds=seconds / 3)
     assert wait_for(lambda: bool(set_aside(out)), process), "the preparation ended before it could be killed"
     process.kill()
     process.wait()

@@ -53,8 +53,7 @@ def finished(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     call = [sys.executable, "-m", "bertsmith", "quickstart", "--source", str(source), "--out", str(out)]
     process = subprocess.Popen([*call, "--budget", "tiny"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        end = time.monotonic() + 60
-        while not (out / "pretrained" / "metrics.jsonl").exists() and time.monotonic() < end:
+        while not (out / "pretrained" / "metrics.jsonl").exists():  # until the test's own limit of time
             assert process.poll() is None
             time.sleep(0.005)
     finally:
