@@ -243,7 +243,7 @@ def test_lanes_take_turns() -> None:
     release = threading.Event()
 
     def noting(sequences: Sequences) -> list[Any]:
-        release.wait(10)
+        assert release.wait(60)
         order.append(int(sequences.ids[0][0]))
         return marks(sequences)
 
