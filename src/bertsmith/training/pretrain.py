@@ -39,7 +39,16 @@ from bertsmith.training.run import (
 )
 from bertsmith.training.run_folder import Run as Run
 from bertsmith.training.run_folder import RunFacts, opened, settings_identity
-from bertsmith.training.work import Work, checksum_of, model_of, optimizer_of, teaching_for, tokens_of_run, work_of
+from bertsmith.training.work import (
+    Work,
+    checksum_of,
+    model_of,
+    old_text_of_run,
+    optimizer_of,
+    teaching_for,
+    tokens_of_run,
+    work_of,
+)
 from bertsmith.weights.huggingface import save_encoder, save_pretraining_model
 
 # Of the free ones, those that ranks need not have alike.
@@ -110,7 +119,7 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
     graphs: Graphs = "false" if recipe.compile == "no-graphs" else "auto"
     compiles = "false" if not is_compiled else "no-graphs" if graphs == "false" else "true"
     cut = {"micro_batch_tokens": most, "parallel": parallel, "compiled": compiles}
-    facts |= cut_of_run(started_on, position, cut, drops)
+    facts |= cut_of_run(started_on, position, cut, drops) | old_text_of_run(work.old, started_on, run.folder)
     compiled = CompiledStep(model, device.torch_device, graphs=graphs) if is_compiled else None
     sized = replace(recipe, micro_batch_tokens=most)
     check_steps(sized, position, is_compiled)

@@ -63,6 +63,7 @@ _LATER_FIELDS = {
     **{f"recipe.{phase}.schedule": "polynomial" for phase in ("phase1", "phase2")},
     **{f"recipe.{phase}.decay_share": 0.1 for phase in ("phase1", "phase2")},
 }
+_OLD_TEXT = "also_evaluate"
 CPU_TOKENS = 8192
 """More tokens of a micro-batch gain nothing on a CPU."""
 
@@ -144,6 +145,16 @@ def _corpus(corpus: Corpus | str | Path) -> Corpus:
 def checksum_of(corpus: Corpus) -> str:
     """Of what a corpus holds."""
     return files.sha256(corpus.folder / "corpus.json")
+
+
+def old_text_of_run(old: Corpus | None, started_on: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Which corpus a run is measured on as well, for `RunFacts.started_on`; kept where a resumed run leaves it out.
+    Raises BertsmithError for another one, whose figures would be compared with those of the first."""
+    found = started_on.get(_OLD_TEXT) if old is None else checksum_of(old)
+    if old is not None and started_on.get(_OLD_TEXT, found) != found:
+        what = f"{folder} was measured on another corpus than this one, and their figures do not compare"
+        raise BertsmithError(what, f"--also-evaluate {old.folder}", "name that one, or leave the flag out")
+    return {} if found is None else {_OLD_TEXT: found}
 
 
 def _check_taught(recipe: Recipe, init_from: Path | None) -> None:

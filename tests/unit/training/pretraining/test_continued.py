@@ -211,6 +211,10 @@ def test_a_resumed_run_compares_with_the_start(
             with pytest.raises(StoppedAfterSaving):
                 pretrain(SHORT, new, tmp_path / name, init_from=run.folder, outputs=Outputs(also_evaluate=at_first))
         said.clear()
+        if at_first is not None:  # the table would have its figures beside those of the old text
+            other = Outputs(also_evaluate=new)
+            with pytest.raises(BertsmithError, match="was measured on another corpus"):
+                pretrain(SHORT, new, tmp_path / name, init_from=run.folder, outputs=other, resume=True)
         resumed = pretrain(
             SHORT, new, tmp_path / name, init_from=run.folder, outputs=Outputs(also_evaluate=old), resume=True
         )
