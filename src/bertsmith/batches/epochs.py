@@ -82,7 +82,8 @@ class Epochs:
         self.sequence_length, self.pairs, self.cache_folder = sequence_length, pairs or PairSettings(), cache_folder
         self.shards = source.shards(split)
         if not any(shard.documents for shard in self.shards):
-            raise BertsmithError(f"the corpus has no {split} documents", split, "prepare a corpus with more documents")
+            fix = "prepare it with more documents, or another --held-out"
+            raise BertsmithError(f"the corpus has no {split} documents", split, fix)
         self.files = EpochFiles(cache_folder, self._fingerprint(), len(self.shards)) if cache_folder else None
         self.keeps_indices = True
         self.closing = threading.Event()

@@ -16,6 +16,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.processes import bound_product_caches
 from bertsmith.base.stopping import interrupt_waits
 from bertsmith.recipes.flags import flag, parse_flags, parse_two
+from bertsmith.recipes.loader import presets
 
 T = TypeVar("T")
 Options = TypeVar("Options")
@@ -23,8 +24,16 @@ EVERYWHERE = ("--quiet", "--debug")
 # The flags of all verbs that name what is written; the first ones name files that are checked here alone.
 _FILES = {"json", "submission"}
 _WRITTEN = {*_FILES, "dllogger", "out", "png", "report", "skip_bad_rows"}
-# Those that name what is read and are no Path: presets, patterns and standard input are named by them too.
-_READ = {"input", "recipe", "source", "student"}
+# Those that name what is read and are no Path: patterns and standard input are named by them too, and presets, which
+# are read whatever file has such a name.
+_OF_PRESETS = {"recipe", "student"}
+_READ = {"input", "source"}
+# What folders that are read are known by: of a corpus, a run, a model.
+_INSIDE = tuple(
+    f"{folder}{name}.json"
+    for folder in ("", "model/", "tokenizer/")
+    for name in ("config", "corpus", "run", "tokenizer")
+)
 Either = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 """A switch whose opposite is a flag too: without both, something else decides, so that neither has a default."""
 
@@ -84,11 +93,13 @@ class Call:
 
 
 def _check_written(flags: Mapping[str, Any]) -> None:
-    """Raises BertsmithError where two flags name one place to write to, where one names a file that is read, and where
-    a file cannot be written."""
+    """Raises BertsmithError where two flags name one place to write to, where one names a file that is read or by which
+    a folder that is read is known, and where a file cannot be written."""
     given = [(name, each) for name, value in flags.items() for each in (value if isinstance(value, tuple) else [value])]
     paths = [(name, each) for name, each in given if isinstance(each, str | Path) and each != "-"]
     read = [each for name, each in paths if name in _READ or (isinstance(each, Path) and name not in _WRITTEN)]
+    read += [each for name, each in paths if name in _OF_PRESETS and str(each) not in presets()]
+    read += [Path(each, inside) for each in read for inside in _INSIDE]
     places: dict[str, str] = {}
     for name, path in paths:
         if name in _WRITTEN:

@@ -64,10 +64,11 @@ def shaped_as(recipe: Recipe, config: BertConfig) -> Recipe:
 
 
 def check_positions(longest: int, positions: int) -> None:
-    """Raises BertsmithError where the longest sequence, in tokens, has more than a model has positions."""
+    """Raises BertsmithError where the longest sequence, in tokens, has more than a model that a run starts from has
+    positions."""
     if longest > positions:
         what = f"sequences of {longest} tokens do not fit a model of {positions} positions"
-        raise BertsmithError(what, "recipe: sequence_length", "lower sequence_length or raise model.max_positions")
+        raise BertsmithError(what, "recipe: sequence_length", f"use at most {positions}, as the model has no more")
 
 
 def pairs_of(recipe: Recipe) -> PairSettings:

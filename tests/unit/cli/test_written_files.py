@@ -65,6 +65,32 @@ def test_a_word_that_is_also_the_name_of_a_file_is_not_taken_for_it(call, messag
     assert capsys.readouterr().err.startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("call", "inside"),
+    [
+        ("plan bert-tiny --corpus folder --json", "corpus.json"),
+        ("evaluate folder --data rows.csv --json", "model/config.json"),
+        ("bench predict --model folder --json", "tokenizer.json"),
+    ],
+)
+def test_no_verb_writes_over_what_a_folder_is_known_by(call, inside, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path("folder", inside)
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    assert main([*call.split(), str(path)]) == 2
+    assert capsys.readouterr().err.startswith("this file is read here, and would be written over")
+    assert path.read_text() == "mine"
+
+
+def test_a_preset_is_read_whatever_file_has_its_name(capsys, tmp_path, monkeypatch):
+    """Such as the one that the same command wrote before."""
+    monkeypatch.chdir(tmp_path)
+    Path("bert-tiny").write_text("{}")
+    assert main(["plan", "bert-tiny", "--corpus", "none", "--json", "bert-tiny"]) == 2
+    assert capsys.readouterr().err.startswith("there is no corpus here")
+
+
 def test_every_flag_of_a_path_is_known_to_be_read_or_to_be_written(capsys):
     """A new one belongs to one of both, so that no command writes over what it reads."""
     read = "also-evaluate compare-with config corpus data dev environments exclude extend init-from minimal-pairs model"
