@@ -91,6 +91,7 @@ def load_pretraining_model(
     return load_model(lambda config: PretrainingModel(config, compute, pairs), folder, fresh, warn_of_fresh=True)
 
 
+@torch.inference_mode(False)  # what a program loads in that mode could neither be trained nor rearranged
 def load_model(
     build: Callable[[BertConfig], Model],
     folder: files.StrPath,

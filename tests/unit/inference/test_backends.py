@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import bertsmith
 from bertsmith.base import log
@@ -53,6 +54,17 @@ def test_answers_are_those_of_pytorch(kind: str, engine: str, folders: Any) -> N
     rows = KINDS[kind][3]
     expected = Predictor(folders(kind), "cpu", precision="fp32")(rows)
     assert_near(Predictor(folders(kind, engine), backend=engine)(rows), expected, 1e-4)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", ["classify", "embed"])
+def test_a_program_may_load_and_use_models_in_inference_mode(kind: str, precision: str, folders: Any) -> None:
+    rows = KINDS[kind][3]
+    expected = Predictor(folders(kind), "cpu", precision=precision)(rows)
+    with torch.inference_mode():
+        loaded = Predictor(folders(kind), "cpu", precision=precision)
+        assert loaded(rows) == expected
+    assert loaded(rows) == expected
 
 
 @pytest.mark.parametrize("engine", ENGINES)

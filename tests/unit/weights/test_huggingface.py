@@ -74,6 +74,15 @@ def same(first, second):
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@pytest.mark.parametrize("load", [load_encoder, load_pretraining_model])
+def test_a_model_that_was_loaded_in_inference_mode_can_be_trained(load, folder):
+    with torch.inference_mode():
+        loaded = load(folder)
+    assert same(loaded, load(folder))
+    sum(each.sum() for each in loaded.parameters()).backward()
+    assert all(each.grad is not None for each in loaded.parameters())
+
+
 def test_round_trip_is_exact(model, folder):
     loaded = load_pretraining_model(folder)
     assert same(model, loaded)
