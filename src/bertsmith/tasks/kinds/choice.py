@@ -248,8 +248,12 @@ def _texts(row: Row, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _numbered(row: Row, name: str) -> list[str]:
-    """The columns of a row that are called so, numbered from 0 without gaps."""
-    return list(takewhile(row.__contains__, (f"{name}{number}" for number in count())))
+    """The columns of a row that are called so, numbered from 0. ValueError for one behind a gap."""
+    found = list(takewhile(row.__contains__, (f"{name}{number}" for number in count())))
+    others = (each for each in row if each not in found and each.startswith(name) and each[len(name) :].isdecimal())
+    if found and (behind := next(others, None)):
+        raise ValueError(f"there is a column '{behind}' and no column '{name}{len(found)}'")
+    return found
 
 
 def _right(label: str, choices: Sequence[str]) -> tuple[int, bool]:

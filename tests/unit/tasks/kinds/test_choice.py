@@ -53,7 +53,7 @@ class Given(nn.Module):
     [
         ({"text": "a", "choices": ["b", "c"], "label": 1}, {}),
         ({"text": "a", "choices": '["b", "c"]', "label": "1"}, {}),
-        ({"text": "a", "choice0": "b", "choice1": "c", "choice3": "x", "label": "c"}, {}),
+        ({"text": "a", "choice0": "b", "choice1": "c", "choice": "x", "label": "c"}, {}),
         ({"text": "a", "ending0": "b", "ending1": "c", "label": "1.0"}, {}),
         ({"2": "a", "5": "b", "6": "c", "7": "1"}, {"text": "2", "choices": "5,6", "label": "7"}),
     ],
@@ -75,6 +75,7 @@ def test_choices_stand_in_a_list_or_in_columns(row, columns):
         ({"choice0": "b", "choice1": "", "choice2": "d", "label": 0}, "column 'choice1' is empty"),
         ({"choice0": "b", "choice1": "", "label": 0}, "there is 1 choice; two are the fewest"),
         ({"choice0": "b", "choice1": "c", "choice2": "", "label": 2}, "not the number of a choice, from 0 to 1"),
+        ({"choice0": "b", "choice1": "c", "choice3": "d", "label": 0}, "a column 'choice3' and no column 'choice2'$"),
         ({"choices": "b, c", "label": 0}, "holds no list of choices; write one as JSON"),
         ({"choices": 3, "label": 0}, "holds no list of choices"),
         ({"choices": ["b", " "], "label": 0}, r"column 'choices\[1\]' is empty"),
