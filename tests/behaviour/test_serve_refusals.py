@@ -49,6 +49,15 @@ def served(served_models: dict[str, Path]) -> Iterator[Served]:
             for row in ({"text": "a", "text_b": ""}, {"text": "a", "text_b": None}, {"text": "a"}, "a")
         ),
         ("/models/answers/answers", {"rows": [{"question": "a", "context": ""}]}, 422, "column 'context' is empty"),
+        *(
+            (f"/models/{name}/answers", {"rows": [{"body": "a"}]}, 422, f"found: body (row 1); give each row as {keys}")
+            for name, keys in (
+                ("labels", '{"text": ...}'),
+                ("answers", '{"question": ..., "context": ...}'),
+                ("choices", '{"text": ..., "choices": ...}'),
+                ("tags", '{"text": ...}'),
+            )
+        ),
         ("/models/labels/predict", {"inputs": []}, 422, "there are no rows"),
         # What a client did not name itself is called as its route has it, not by a column.
         ("/models/labels/predict", {"inputs": " "}, 422, "inputs: the text of row 1 is empty; give a text"),

@@ -22,7 +22,16 @@ from bertsmith.tasks.kinds.masked_words import MaskedWords
 from bertsmith.tasks.reading.bad_rows import SkippedRows
 from bertsmith.tasks.reading.files import name_of, named_rows
 from bertsmith.tasks.reading.pairs import check_pairs, with_as_many_texts
-from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records, unusable
+from bertsmith.tasks.reading.records import (
+    Columns,
+    NoColumn,
+    Record,
+    Row,
+    RowReader,
+    Source,
+    read_records,
+    unusable,
+)
 from bertsmith.tasks.registry import answering, architecture_of, of_folder, read_task
 from bertsmith.tasks.sequences import Fit, Sequences, encode, load_tokenizer, window_means
 from bertsmith.tasks.settings import COLUMNS_READ_BY, changed_columns, check_read
@@ -161,7 +170,7 @@ class Predictor(Loaded):
             absent = [field for field, name in wanted if name not in row][:1]
             other = [f'Predictor(..., columns={{"{field}": ...}}) names another' for field in absent]
             fix = "; ".join(filter(None, ("correct or remove this row", *other, self.reader.remedy)))
-            raise unusable(error, where, fix) from error
+            raise (NoColumn(str(error), where, fix) if absent else unusable(error, where, fix)) from error
         if self._task.pairs is not None:
             check_pairs([record], self._task.pairs)
         return record

@@ -24,7 +24,7 @@ from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.refusals import Refusal, refused
 from bertsmith.tasks.embedding.pooling import unit_vectors
 from bertsmith.tasks.kinds.pooled import SEVERAL, names_of_config
-from bertsmith.tasks.reading.records import Record, has_lone_surrogate
+from bertsmith.tasks.reading.records import NoColumn, Record, has_lone_surrogate
 from bertsmith.tasks.registry import answering, read_task
 from bertsmith.tasks.sequences import Sequences
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -99,6 +99,9 @@ class RowModel:
             records, sequences = self._predictor.encoded(_named(asked.rows), cut.keep_end)
         except BertsmithError as error:
             check_texts(asked.texts)
+            if isinstance(error, NoColumn):  # how another one is named is told to programs
+                keys = ", ".join(f'"{name}": ...' for name in self.prompts)
+                error = NoColumn(error.what, error.where, f"give each row as {{{keys}}}")
             raise refused(error) from error
         _check_length(sequences, cut, self.max_length)
         return Encoded(records, sequences, _empty(sequences, self.tokenizer))
