@@ -16,6 +16,7 @@ from bertsmith.cli import main
 from bertsmith.inference.evaluate import evaluate
 from bertsmith.inference.interactive import converse
 from bertsmith.inference.predictor import Predictor
+from bertsmith.training.records.sinks import Outputs
 from made_questions import questions, squad
 from made_rows import QUICK, WORDS, rows
 
@@ -132,6 +133,17 @@ def test_a_list_of_bad_rows_takes_no_other_files_place(
     assert main([*call, "--out", str(tmp_path / "run"), "--skip-bad-rows", str(paths[over])]) == 2
     assert "would be written over" in capsys.readouterr().err
     assert paths[over].read_bytes() == before
+
+
+def test_a_list_of_bad_rows_and_records_of_dllogger_are_not_mixed_in_one_file(model: Path, tmp_path: Path) -> None:
+    for name in (str(tmp_path / "bad.jsonl"), str(tmp_path / "." / "elsewhere" / ".." / "bad.jsonl")):
+        settings, outputs = replace(QUICK, skip_bad_rows=name), Outputs(dllogger=tmp_path / "bad.jsonl")
+        with pytest.raises(BertsmithError, match="name the same file") as caught:
+            bertsmith.finetune(
+                "classify", model, rows(32, 1), rows(8, 2), tmp_path / "run", settings=settings, outputs=outputs
+            )
+        assert caught.value.fix
+    assert not list(tmp_path.iterdir())
 
 
 def test_scoring_answers_writes_over_nothing_that_it_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Mapping
@@ -121,6 +122,10 @@ def tune(asked: Asked, out: Path | None, resume: bool) -> FinetuneResult:
     """The run of `finetune`, with a teacher or without one. Raises as that."""
     ranks.check_joined()
     check_settings(asked.settings, has_teacher=asked.teacher is not None)
+    written = (asked.outputs.dllogger, asked.settings.skip_bad_rows if asked.settings else None)
+    if all(written) and len({os.path.realpath(each) for each in written if each}) == 1:
+        what = "skip_bad_rows of the settings and dllogger of the outputs name the same file"
+        raise BertsmithError(what, str(written[0]), "give each of them another name")
     with only_training(), Events() as events:
         return _tune(asked, out, resume, events)
 
