@@ -64,6 +64,11 @@ def test_the_vectors_of_tokens_are_those_of_transformers_layers(model, tmp_path)
                 assert np.allclose(each["values"], states[each["index"]][0, place].numpy(), atol=2e-6)
 
 
+def test_the_vectors_of_no_tokens_are_as_wide_as_those_of_some(model):
+    embedder = Embedder(model, **CPU, vectors=VectorOptions(layers=(-1, 0)))
+    assert embedder([]).shape == (0, embedder(["word1"]).shape[1])
+
+
 def test_the_number_of_a_row_is_its_own_where_others_are_left_out(model, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "word1"}\n{broken\n{"text": ""}\n{"text": "word2"}\n')
     options = RowOptions(on_error="skip", part_rows=3)

@@ -170,7 +170,7 @@ class Embedder(Loaded):
     def vectors(self, sequences: Sequences) -> Vectors:
         """The vectors of sequences: fp32[S, H]; with layers those of all tokens, fp32[T, L * H]."""
         if not sequences.ids:
-            return np.zeros((0, self.width), dtype=np.float32)
+            return np.zeros((0, self.width * (len(self.options.layers) or 1)), dtype=np.float32)
         return self._runner.scores(self._model, sequences, bool(self.options.layers))
 
     def of_texts(self, vectors: Vectors, sequences: Sequences) -> Vectors:
