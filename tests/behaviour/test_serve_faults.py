@@ -278,8 +278,10 @@ def test_what_the_user_gets_wrong_is_one_message(
             (labels, labels): "two models are called 'labels'",
             (f"a/b={labels}",): "cannot be the name of a model",
             (str(tmp_path / "empty"), "--port", "0"): "config.json",
-            (labels, "--port", port): "this address cannot be taken",
-            (labels, "--host", "no such host"): "this address cannot be taken",
+            (labels, "--port", port): "choose another --port",
+            (labels, "--host", "no such host"): "give --host an address of this machine",
+            (labels, "--host", "192.0.2.1"): "give --host an address of this machine",  # set aside for documents
+            ("unset=",): "this folder is not there",
             (labels, "--port", "65536"): "there is no port 65536",
             (str(_of_equal_names(served_models["labels"], tmp_path / "equal")),): "classes of this model have the name",
             (): "no model is named",

@@ -73,8 +73,8 @@ def named_folders(models: tuple[str, ...], prog: str) -> dict[str, Path]:
         if name in found:
             what = f"two models are called '{name}'"
             raise BertsmithError(what, each, f"name one of them, as in other={folder}")
-        if not path.is_dir():
-            raise BertsmithError("this folder is not there", folder, "name a run or a model folder")
+        if not folder or not path.is_dir():  # an empty one would be the present folder
+            raise BertsmithError("this folder is not there", folder or repr(each), "name a run or a model folder")
         found[name] = path
     if not found:
         raise BertsmithError("no model is named", prog, f"name a run or a model folder; see {prog} --help")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -156,7 +157,9 @@ def _listener(host: str, port: int) -> socket.socket:
         listener.listen(_BACKLOG)  # clients that come before uvicorn is ready wait
         return listener
     except (OSError, OverflowError, UnicodeError) as error:
-        fix = "stop what listens there, or choose another --port; --port 0 takes any free one"
+        fix = "give --host an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them"
+        if isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES):
+            fix = "stop what listens there, or choose another --port; --port 0 takes any free one"
         raise BertsmithError(f"this address cannot be taken: {error}", f"{host}:{port}", fix) from error
 
 
