@@ -188,7 +188,7 @@ def chosen_engine(folder: Path, backend: str, device: str, precision: str) -> De
     return graph
 
 
-@torch.inference_mode(False)  # as for `load_model`: a device may be another than that of the weights as loaded
+@torch.inference_mode(False)  # as `load_model`: a move to a GPU makes the weights anew
 def _on_device(model: nn.Module, device: torch.device) -> nn.Module:
     """A loaded model where it will be run, with the matrices of its encoder once in memory."""
     model = model.to(device)

@@ -99,7 +99,7 @@ class RowModel:
             records, sequences = self._predictor.encoded(_named(asked.rows), cut.keep_end)
         except BertsmithError as error:
             check_texts(asked.texts)
-            if isinstance(error, NoColumn):  # how another one is named is told to programs
+            if isinstance(error, NoColumn):  # whose remedy is for programs
                 keys = ", ".join(f'"{name}": ...' for name in self.prompts)
                 error = NoColumn(error.what, error.where, f"give each row as {{{keys}}}")
             raise refused(error) from error
