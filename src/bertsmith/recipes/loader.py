@@ -135,8 +135,10 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
         return f"preset {name}", (_presets_folder() / f"{name}.yaml").read_text(encoding="utf-8")
     path = Path(name_or_path)
     if not path.is_file():
-        inside = path / "recipe.yaml"  # as a run has it
-        hint = f"did you mean '{inside}'?" if inside.is_file() else nearest(str(name_or_path), known)
+        inside = path / "recipe.yaml"  # as a run has it; that of a fine-tuning begins with its task
+        with files.read_errors(inside):
+            is_recipe = inside.is_file() and not inside.read_bytes().startswith(b"task:")
+        hint = f"did you mean '{inside}'?" if is_recipe else nearest(str(name_or_path), known)
         fix = f"{hint}{'' if hint.endswith('?') else '.'} Or give the path of a YAML file"
         what = "this is a folder, and not a recipe" if path.is_dir() else "this is neither a preset nor a file"
         raise BertsmithError(what, str(name_or_path), fix)

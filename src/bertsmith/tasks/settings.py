@@ -184,7 +184,8 @@ class FinetuneSettings(TypeChecked):
         for name in (*counted, "doc_stride", "max_query_length", "n_best", "max_answer_length"):
             _demand(getattr(self, name) >= 1, name, getattr(self, name), "a whole number from 1")
         periods = ("log_every", "save_every", "keep_every", "evaluate_every")
-        for name in (*periods, "window_overlap", "max_steps", "patience", "frozen_layers", "reinitialised_layers"):
+        counts = ("window_overlap", "max_steps", "patience", "frozen_layers", "reinitialised_layers")
+        for name in (*periods, *counts, "seed"):
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a whole number from 0")
         # No clipping is a norm without end.
         for name, value in vars(self).items():

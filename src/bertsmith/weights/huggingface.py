@@ -245,8 +245,7 @@ def write_folder(tensors: Mapping[str, Tensor], shape: BertConfig, contents: Fol
         what = f"weights are not finite (NaN or infinity) in fp32: {first_of(broken)}"
         fix = "train again with a lower learning rate or --precision fp32; nothing was written"
         raise BertsmithError(what, out, fix)
-    if check_replaceable(out):
-        say(f"the model that was in {out} is replaced")
+    replaces = check_replaceable(out)
     prefix = "" if contents.architecture == "BertModel" else "bert."
     stored = {to_huggingface(name, prefix): each.float().cpu().contiguous() for name, each in tensors.items()}
     config = {"architectures": [contents.architecture], **shape.to_dict(), "dtype": "float32"}
@@ -259,6 +258,8 @@ def write_folder(tensors: Mapping[str, Tensor], shape: BertConfig, contents: Fol
         set_max_length(aside, contents.max_length or shape.max_position_embeddings)
         for name, value in contents.json_files.items():
             files.write_json(aside / name, value)
+    if replaces:
+        say(f"the model that was in {out} is replaced")
 
 
 def _copy_tokenizer(source: Path, target: Path) -> None:

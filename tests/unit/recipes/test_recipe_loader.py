@@ -182,6 +182,10 @@ def test_a_folder_is_no_recipe(tmp_path):
     (tmp_path / "recipe.yaml").write_text("seed: 1")
     with pytest.raises(BertsmithError, match=r"did you mean '.*recipe.yaml'\?"):
         load_recipe(tmp_path)
+    (tmp_path / "recipe.yaml").write_text("task: classify\nmodel: runs/mini\n")  # as a run of fine-tuning has it
+    with pytest.raises(BertsmithError, match="this is a folder, and not a recipe") as raised:
+        load_recipe(tmp_path)
+    assert "recipe.yaml" not in raised.value.fix
 
 
 @pytest.mark.parametrize(

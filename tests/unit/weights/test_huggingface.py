@@ -319,7 +319,9 @@ def test_what_lies_beside_a_model_is_named_and_kept(model, folder, tokenizer_fol
 
 
 def test_a_model_folder_is_replaced_and_that_is_said(model, folder, tokenizer_folder, said):
-    assert "replaced" not in said.text
+    with pytest.raises(BertsmithError, match=r"neither tokenizer\.json nor vocab\.txt"):
+        save_pretraining_model(model, folder.parent, folder)
+    assert "replaced" not in said.text, "the one that was there still is"
     save_pretraining_model(model, tokenizer_folder, folder)
     assert f"the model that was in {folder} is replaced" in said.text
 
