@@ -21,6 +21,7 @@ SHOWN = 5
 _NUMBER = re.compile("[0-9]+")
 NOT_UTF8 = "not UTF-8"
 CONVERT = "convert the file, as by: iconv -f WINDOWS-1252 -t UTF-8 FILE > new-FILE"
+CONVERT_ONE = "convert this one alone: some before it are UTF-8 already, and iconv of the whole file would spoil those"
 LEAVE_OUT = "finetune, distill and evaluate leave them out with --skip-bad-rows; nothing was done"
 _BEGIN, _NEXT, _LONGEST_PLACE = b'{"where": ', b'", "why": "', 1 << 16
 """Of each line of a list, and the most bytes between both."""

@@ -11,7 +11,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.rows.conll import NOT_NUMBERED, conll_rows, is_conll
 from bertsmith.rows.lines import Lines, Slice, head_of, raise_fault
 from bertsmith.rows.squad import is_squad, paragraphs, parse_json
-from bertsmith.tasks.reading.bad_rows import CONVERT, NOT_UTF8, Report
+from bertsmith.tasks.reading.bad_rows import CONVERT, CONVERT_ONE, NOT_UTF8, Report
 
 _HEAD = 1 << 16
 JSON, CONLL = "json", "conll"
@@ -52,10 +52,12 @@ def document_rows(part: Slice, kind: str, report: Report) -> Iterator[DocumentRo
 
 
 def _sentences(lines: Iterable[tuple[int, bytes]], name: str, report: Report) -> Iterator[DocumentRow]:
+    convert = CONVERT
     for row in conll_rows(lines):
         where = f"{name}:{row.line}"
+        convert = CONVERT_ONE if row.is_utf8 and not row.raw.isascii() else convert
         if not row.is_utf8:
-            report(BertsmithError(f"this sentence is {NOT_UTF8}", where, CONVERT), row.raw)
+            report(BertsmithError(f"this sentence is {NOT_UTF8}", where, convert), row.raw)
         elif row.fault or row.cells is None:
             counts = sorted({len(columns) for columns in row.cells or []})
             what = f"the lines of this sentence have {' and '.join(map(str, counts))} columns"

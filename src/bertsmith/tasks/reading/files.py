@@ -35,7 +35,7 @@ from bertsmith.rows.parquet import MAGIC as PARQUET_MAGIC
 from bertsmith.rows.parquet import doubled, parquet_rows
 from bertsmith.rows.row import Row as FileRow
 from bertsmith.rows.tables import OPEN_QUOTE, QUOTE, cells_of, named_separator, table_rows
-from bertsmith.tasks.reading.bad_rows import CONVERT, NOT_UTF8, Report
+from bertsmith.tasks.reading.bad_rows import CONVERT, CONVERT_ONE, NOT_UTF8, Report
 from bertsmith.tasks.reading.documents import document_kind, document_rows
 
 Cells = TypeVar("Cells")
@@ -249,11 +249,13 @@ def _sound(
     first_must_be: the first row that is not blank says how the others are read, so BertsmithError is raised where it
     cannot be used.
     """
+    convert = CONVERT
     for row in rows:
         error = None
+        convert = CONVERT_ONE if row.is_utf8 and not row.raw.isascii() else convert
         if not row.is_utf8:
             line = row.line + _lines_before_fault(row.raw)
-            error = BertsmithError(f"this line is {NOT_UTF8}", f"{name}:{line}", CONVERT)
+            error = BertsmithError(f"this line is {NOT_UTF8}", f"{name}:{line}", convert)
         elif row.cells is None:
             what, fix = _FAULTS.get(row.fault, (f"this row cannot be read ({row.fault})", "check its quotation marks"))
             detail = f" ({row.detail})" if row.detail else ""

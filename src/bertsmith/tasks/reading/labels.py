@@ -77,9 +77,10 @@ def marked_labels(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
 
 
 def class_name(label: str) -> str:
-    """The class of a label: 1, 1.0 and +1 are one."""
+    """The class of a label: 1, 1.0 and +1 are one, as are 0 and -0.0."""
     whole = _WHOLE.fullmatch(label)
-    return whole["number"] if whole else label
+    number = whole["number"] if whole else label
+    return "0" if number == "-0" else number
 
 
 def place_of_letter(label: str) -> int | None:

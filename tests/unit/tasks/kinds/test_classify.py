@@ -122,9 +122,9 @@ def test_what_is_no_label_is_refused(value):
 
 
 def test_one_number_is_one_class_however_it_is_written():
-    task = task_of("1", "1.0", "0", "+1")
+    task = task_of("1", "1.0", "0", "+1", "-0.0")  # as NumPy rounds -0.3
     assert task.names == ("0", "1")
-    assert task.targets(records("1.00", "0.0"), NONE).tolist() == [1, 0]
+    assert task.targets(records("1.00", "0.0", "-0"), NONE).tolist() == [1, 0, 0]
 
 
 def test_labels_that_are_written_differently_stay_apart():

@@ -9,7 +9,8 @@ import pytest
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.kinds.classify import Classify
 from bertsmith.tasks.kinds.embed import Embed
-from bertsmith.tasks.reading.bad_rows import SkippedRows, check_list
+from bertsmith.tasks.reading.bad_rows import SkippedRows, check_list, raise_at_once
+from bertsmith.tasks.reading.files import Form, rows_of
 from bertsmith.tasks.reading.records import Columns, read_records
 
 
@@ -146,3 +147,23 @@ def test_a_line_of_names_that_cannot_be_read_is_not_skipped(tmp_path):
     assert caught.value.where.endswith("rows.csv:1")
     assert "iconv -f WINDOWS-1252 -t UTF-8" in caught.value.fix, "as Excel writes tables"
     assert caught.value.fix.endswith("-FILE"), "with its ending, by which a table is known"
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("rows.csv", ["text,label\n", "caf\xe9,a\n", "th\xe9,b\n"]),
+        ("rows.jsonl", ['{"text": "caf\xe9"}\n', '{"text": "th\xe9"}\n']),
+        ("rows.conll", ["caf\xe9 O\nbar B-LOC\n\n", "th\xe9 O\n"]),
+    ],
+)
+def test_a_line_of_another_encoding_is_not_mended_by_spoiling_the_others(tmp_path, name, rows):
+    """iconv from WINDOWS-1252 makes two letters of every one that is UTF-8 already."""
+    (tmp_path / name).write_bytes("".join(rows[:-1]).encode() + rows[-1].encode("cp1252"))
+    with pytest.raises(BertsmithError, match="not UTF-8") as caught:
+        list(rows_of(tmp_path / name, Form(), raise_at_once))
+    assert "convert this one alone" in caught.value.fix
+    assert "iconv -f" not in caught.value.fix
+    (tmp_path / name).write_bytes("".join(rows).encode("cp1252"))
+    with pytest.raises(BertsmithError, match="iconv -f WINDOWS-1252"):
+        list(rows_of(tmp_path / name, Form(), raise_at_once))
