@@ -219,7 +219,7 @@ def read_records(
     name = name_of(source) if isinstance(source, str | Path) else name or "the rows"
     reader.check_bad_rows(records, bad, name)
     if bad and skipped is None:
-        raise refusal(bad, len(records), name, f"correct or remove these rows; {LEAVE_OUT}")
+        raise refusal(bad, len(records), name, "correct or remove these rows" + (f"; {LEAVE_OUT}" if records else ""))
     if bad and skipped is not None:
         skipped.add(bad, len(records), name)
     if not records:

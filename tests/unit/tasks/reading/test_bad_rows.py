@@ -132,6 +132,7 @@ def test_a_fault_of_all_rows_is_told_once_and_no_row_is_to_be_removed(tmp_path):
     with pytest.raises(BertsmithError, match="2 of 2 rows cannot be used:") as caught:
         read_records(path)
     assert "correct or remove these rows" in caught.value.fix, "which have faults of their own"
+    assert "--skip-bad-rows" not in caught.value.fix, "which never leaves out all rows"
 
 
 def test_a_wrong_column_is_not_taken_for_bad_rows(tmp_path):
