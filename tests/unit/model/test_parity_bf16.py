@@ -44,7 +44,7 @@ def errors(found: Results, exact: Results) -> dict[str, float]:
     return {name: square**0.5 for name, square in squares.items()}
 
 
-# Theirs are padded, and without bf16 instructions PyTorch's products of bf16 take minutes: the short stand by themselves.
+# Theirs are padded, and their products take minutes without bf16 instructions: the short stand by themselves.
 REAL = [[17, 48, 1, 33], [6] * 20, [40, 30, 20, 10, 128], [64] * 4, [5] * 40]
 
 
