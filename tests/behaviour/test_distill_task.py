@@ -69,6 +69,15 @@ def test_labels_alone_are_fine_tuning_to_the_bit(teacher: Path, bert: Path, tmp_
     assert figures(student) == figures(tuned)
 
 
+def test_that_a_teacher_may_have_learned_from_dev_rows_drawn_from_train_is_said(
+    teacher: Path, bert: Path, tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    for out, dev, is_said in (("drawn", None, True), ("given", DEV, False)):
+        said.clear()
+        distil(teacher, bert, tmp_path / out, dev=dev, settings=replace(QUICK, max_steps=1))
+        assert ("unless the teacher has held out these dev rows too" in said.text) is is_said
+
+
 def test_losses_add_up_and_weigh_what_they_are_given(teacher: Path, narrow: Path, tmp_path: Path) -> None:
     once = replace(STILL, max_steps=1)
     distil(teacher, narrow, tmp_path / "one", settings=once)

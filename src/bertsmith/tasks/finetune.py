@@ -203,6 +203,9 @@ def _prepare(
     distilled = None
     if asked.teacher is not None:
         assert isinstance(settings, DistillSettings)
+        if "dev" not in sources:
+            same = "as one does that was fine-tuned with the same --train, --dev-share and --seed"
+            say(f"dev figures are too high unless the teacher has held out these dev rows too, {same}")
         distilled = Distilled(model_folder(asked.teacher), settings, asked.shape, asked.as_teacher)
     work = Work(
         folder, task.settled(folder, parts, settings), tokenizer, settings, max_length, parts, distilled=distilled

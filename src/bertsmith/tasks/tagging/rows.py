@@ -129,7 +129,8 @@ def word_offsets(words: Sequence[str]) -> Ints:
 def marked_spans(value: Any, text: str, column: str) -> list[Span]:
     """The spans of a text in characters: [{"start", "end", "label"}], or [start, end, label] each, or JSON of it.
 
-    None may be empty, or begin before or end behind the text, and no two may overlap.
+    None may be empty, or begin before or end behind the text, and no two may overlap. A "text" that a span has is what
+    it marks, whatever its white space and capitals: other offsets than those in characters, as of bytes, mark others.
     """
     listed = value.tolist() if hasattr(value, "tolist") else listed_in(value, column)
     if not isinstance(listed, list | tuple):
@@ -156,7 +157,15 @@ def _span(value: Any, text: str, column: str) -> Span:
         raise ValueError(f"the span from {start} to {end} does not lie in the text, which has {len(text)} characters")
     if not text[start:end].strip():
         raise ValueError(f"the span from {start} to {end} holds white space alone")
+    said = value.get("text") if isinstance(value, dict) else None
+    if isinstance(said, str) and _words(said) != _words(text[start:end]):
+        marked = f"the span from {start} to {end} is {_shown(text[start:end])}, and its 'text' is {_shown(said)}"
+        raise ValueError(f"{marked}; count characters from 0, up to the one behind it")
     return Span(start, end, label.strip())
+
+
+def _words(text: str) -> list[str]:
+    return text.casefold().split()
 
 
 def _shown(value: Any) -> str:

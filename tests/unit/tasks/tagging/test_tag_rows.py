@@ -75,6 +75,7 @@ def test_numbers_stand_for_tags_by_their_places() -> None:
     [
         [{"start": 13, "end": 21, "label": "loc"}, {"start": 0, "end": 3, "label": " per ", "id": 7}],
         [[0, 3, "per"], (13, 21, "loc")],
+        [{"start": 0, "end": 3, "label": "per", "text": " ann"}, {"start": 13, "end": 21, "label": "loc", "text": 7}],
         '[{"start": 0, "end": 3, "label": "per"}, {"start": 13, "end": 21, "label": "loc"}]',
     ],
 )
@@ -106,6 +107,7 @@ def test_a_text_may_have_no_spans() -> None:
         ([[3, 3, "x"]], "does not lie in the text"),
         ([[5, 3, "x"]], "does not lie in the text"),
         ([[3, 4, "x"]], "white space alone"),
+        ([{"start": 1, "end": 3, "label": "x", "text": "Ann"}], "from 1 to 3 is 'nn', and its 'text' is 'Ann'"),
         ([[0, 9, "x"], [4, 9, "y"]], r"two spans overlap: 'Ann lives' \(0 to 9\) and 'lives' \(4 to 9\)"),
         ([[0, 3, "x"], [0, 3, "y"]], "two spans overlap"),
     ],
