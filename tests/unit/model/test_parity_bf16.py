@@ -87,7 +87,7 @@ def test_a_real_encoder(real_data) -> None:
 
 
 def test_the_shape_of_bert_base() -> None:
-    model = drawn_like_bert(BertConfig(num_hidden_layers=3, vocab_size=5000))
+    model = drawn_like_bert(BertConfig(num_hidden_layers=2, vocab_size=5000))
     check_against_transformers(model, [[17, 33, 1], [6] * 20, [9, 30]])
 
 
