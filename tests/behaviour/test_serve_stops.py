@@ -84,7 +84,7 @@ def test_what_takes_longer_than_the_stop_may_last_is_dropped_and_counted(served_
 
 
 def test_a_second_interrupt_ends_it_at_once_whatever_is_computed(served_models: dict[str, Path]) -> None:
-    with serving({"vectors": served_models["vectors"]}) as served:
+    with serving({"vectors": served_models["vectors"]}, "--limits.batch-tokens", "32", does=slowly) as served:
         asking = asked_by_eight(served)
         while 'bertsmith_compute_seconds_count{model="vectors"}' not in served.ask("/metrics")[1]:
             time.sleep(0.01)

@@ -38,13 +38,13 @@ def test_stopped_in_each_phase_and_resumed_is_unbroken(unbroken: Run, tmp_path: 
     folder, stops, numbers = tmp_path / "run", [], (signal.SIGTERM, signal.SIGUSR1)
     before = [signal.getsignal(number) for number in numbers]
     # An early epoch, a later one, the second phase.
-    for after, number in ((3, signal.SIGTERM), (9, signal.SIGUSR1), (15, signal.SIGTERM)):
+    for after, number in ((4, signal.SIGTERM), (10, signal.SIGUSR1), (16, signal.SIGTERM)):
         with pytest.MonkeyPatch.context() as patch:
             signalled_after(after - max(stops, default=0), patch, number)
             with pytest.raises(StoppedAfterSaving):
                 pretrain(RECIPE, corpus(), folder, resume=bool(stops))
         stops.append(int(step_folders(folder)[-1].name.removeprefix("step-")))
-    assert stops == [3, 9, 15]
+    assert stops == [4, 10, 16]
     assert not (folder / "model").exists()
     resumed = pretrain(RECIPE, corpus(), folder, resume=True)
     assert figures(resumed) == figures(unbroken)
@@ -74,7 +74,7 @@ def test_a_run_stopped_before_its_first_checkpoint_begins_anew(
     unbroken: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
-    stopped_after(3, monkeypatch, RECIPE, folder)
+    stopped_after(4, monkeypatch, RECIPE, folder)
     for each in step_folders(folder):
         for file in each.iterdir():
             file.unlink()

@@ -28,12 +28,9 @@ _WRITTEN = {*_FILES, "dllogger", "out", "png", "report", "skip_bad_rows"}
 # are read whatever file has such a name.
 _OF_PRESETS = {"recipe", "student"}
 _READ = {"input", "source"}
-# What folders that are read are known by: of a corpus, a run, a model.
-_INSIDE = tuple(
-    f"{folder}{name}.json"
-    for folder in ("", "model/", "tokenizer/")
-    for name in ("config", "corpus", "run", "tokenizer")
-)
+# What folders that are read are known by, of a corpus, a run, a model, and where in these it lies.
+_KNOWN_BY = {"config.json", "corpus.json", "run.json", "tokenizer.json"}
+_WITHIN = ("", "model", "tokenizer")
 Either = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 """A switch whose opposite is a flag too: without both, something else decides, so that neither has a default."""
 
@@ -99,11 +96,12 @@ def _check_written(flags: Mapping[str, Any]) -> None:
     paths = [(name, each) for name, each in given if isinstance(each, str | Path) and each != "-"]
     read = [each for name, each in paths if name in _READ or (isinstance(each, Path) and name not in _WRITTEN)]
     read += [each for name, each in paths if name in _OF_PRESETS and str(each) not in presets()]
-    read += [Path(each, inside) for each in read for inside in _INSIDE]
     places: dict[str, str] = {}
     for name, path in paths:
         if name in _WRITTEN:
-            files.check_not_read(path, read)
+            last = Path(path).name
+            inside = [Path(each, folder, last) for each in read for folder in _WITHIN if last in _KNOWN_BY]
+            files.check_not_read(path, [*read, *inside])
             other = places.setdefault(os.path.realpath(path), name)
             if other != name:
                 what = f"{flag(other)} and {flag(name)} name the same file or folder"

@@ -204,8 +204,8 @@ def _prepare(
     if asked.teacher is not None:
         assert isinstance(settings, DistillSettings)
         if "dev" not in sources:
-            same = "as one does that was fine-tuned with the same --train, --dev-share and --seed"
-            say(f"dev figures are too high unless the teacher has held out these dev rows too, {same}")
+            same = "fine-tuned with the same --train, --dev-share and --seed it has held them out too"
+            say(f"dev figures are too high where the teacher has learned from these dev rows; {same}")
         distilled = Distilled(model_folder(asked.teacher), settings, asked.shape, asked.as_teacher)
     work = Work(
         folder, task.settled(folder, parts, settings), tokenizer, settings, max_length, parts, distilled=distilled

@@ -118,8 +118,9 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
     )
     graphs: Graphs = "false" if recipe.compile == "no-graphs" else "auto"
     compiles = "false" if not is_compiled else "no-graphs" if graphs == "false" else "true"
+    old_text = old_text_of_run(work.old, started_on if checkpoint else {}, run.folder)
     cut = {"micro_batch_tokens": most, "parallel": parallel, "compiled": compiles}
-    facts |= cut_of_run(started_on, position, cut, drops) | old_text_of_run(work.old, started_on, run.folder)
+    facts |= cut_of_run(started_on, position, cut, drops) | old_text
     compiled = CompiledStep(model, device.torch_device, graphs=graphs) if is_compiled else None
     sized = replace(recipe, micro_batch_tokens=most)
     check_steps(sized, position, is_compiled)

@@ -52,6 +52,8 @@ from bertsmith.tokens.tokenizer import Tokenizer
 
 _MOST_NUMBERED = 26
 _FROM_0 = "; choices are counted from 0"
+# Of columns, behind their name; "choice2024" is none of them.
+_NUMBERS = {str(number) for number in range(100)}
 # Of a choice that a row has not, for a softmax at any temperature; minus infinity less minus infinity is not a number.
 _NO_CHOICE = -1e4
 
@@ -248,10 +250,11 @@ def _texts(row: Row, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _numbered(row: Row, name: str) -> list[str]:
-    """The columns of a row that are called so, numbered from 0. ValueError for one behind a gap."""
+    """The columns of a row that are called so, numbered from 0. ValueError for one behind a gap, up to 99, where the
+    row has something."""
     found = list(takewhile(row.__contains__, (f"{name}{number}" for number in count())))
-    others = (each for each in row if each not in found and each.startswith(name) and each[len(name) :].isdecimal())
-    if found and (behind := next(others, None)):
+    others = (each for each in row if each.startswith(name) and each[len(name) :] in _NUMBERS and each not in found)
+    if found and (behind := next((each for each in others if not _is_empty(row, each)), None)):
         raise ValueError(f"there is a column '{behind}' and no column '{name}{len(found)}'")
     return found
 

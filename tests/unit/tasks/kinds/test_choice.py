@@ -53,7 +53,7 @@ class Given(nn.Module):
     [
         ({"text": "a", "choices": ["b", "c"], "label": 1}, {}),
         ({"text": "a", "choices": '["b", "c"]', "label": "1"}, {}),
-        ({"text": "a", "choice0": "b", "choice1": "c", "choice": "x", "label": "c"}, {}),
+        ({"text": "a", "choice0": "b", "choice1": "c", "choice3": "", "choice2024": 7, "label": "c"}, {}),
         ({"text": "a", "ending0": "b", "ending1": "c", "label": "1.0"}, {}),
         ({"2": "a", "5": "b", "6": "c", "7": "1"}, {"text": "2", "choices": "5,6", "label": "7"}),
     ],

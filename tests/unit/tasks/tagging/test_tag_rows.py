@@ -75,7 +75,7 @@ def test_numbers_stand_for_tags_by_their_places() -> None:
     [
         [{"start": 13, "end": 21, "label": "loc"}, {"start": 0, "end": 3, "label": " per ", "id": 7}],
         [[0, 3, "per"], (13, 21, "loc")],
-        [{"start": 0, "end": 3, "label": "per", "text": " ann"}, {"start": 13, "end": 21, "label": "loc", "text": 7}],
+        [{"start": 0, "end": 3, "label": "per", "text": " ann"}, {"start": 13, "end": 21, "label": "loc", "text": ""}],
         '[{"start": 0, "end": 3, "label": "per"}, {"start": 13, "end": 21, "label": "loc"}]',
     ],
 )
