@@ -110,7 +110,6 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
     optimizer = optimizer_of(recipe, model, device)
     position = resume_position(checkpoint, model, optimizer)
     drops = model.config.hidden_dropout_prob > 0 or model.config.attention_probs_dropout_prob > 0
-    parallel = "shard" if is_sharded(model) else "replicate"
     if teaching is not None:
         log_choice("steps", "as they come", "a step with a teacher is two models")
     is_compiled = teaching is None and ranks.by_first(
@@ -119,7 +118,7 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
     graphs: Graphs = "false" if recipe.compile == "no-graphs" else "auto"
     compiles = "false" if not is_compiled else "no-graphs" if graphs == "false" else "true"
     old_text = old_text_of_run(work.old, started_on if checkpoint else {}, run.folder)
-    cut = {"micro_batch_tokens": most, "parallel": parallel, "compiled": compiles}
+    cut = {"micro_batch_tokens": most, "parallel": "shard" if is_sharded(model) else "replicate", "compiled": compiles}
     facts |= cut_of_run(started_on, position, cut, drops) | old_text
     compiled = CompiledStep(model, device.torch_device, graphs=graphs) if is_compiled else None
     sized = replace(recipe, micro_batch_tokens=most)
