@@ -68,6 +68,7 @@ def test_our_server_goes_through_all_phases(tmp_path: Path, capsys: Any, monkeyp
     assert 8 <= tokens / texts <= 12, "tokens count as far as the model reads"
     assert found["rows"][1]["offline_tokens_per_second"] > 0
     faults = found["rows"][4]["faults"]
+    assert faults.keys() == {"slow", "half-closed", "gone", "no JSON", "100 MB"}
     assert UNDER_WAY in faults["slow"]
     assert set(faults["slow"]) <= {"408", UNDER_WAY}
     assert sum(faults["slow"].values()) >= 100
@@ -75,6 +76,7 @@ def test_our_server_goes_through_all_phases(tmp_path: Path, capsys: Any, monkeyp
     assert {*faults["no JSON"]} - {UNDER_WAY} == {"422"}
     # a client that was held up between its request and the end of its side has had its answer before
     assert set(faults["half-closed"]) <= {"closed", "200", UNDER_WAY}
+    assert {*faults["half-closed"]} & {"closed", "200"}
     assert set(faults["100 MB"]) <= {"413", "closed", UNDER_WAY}
     assert found["machine"]["threads"]
     said = capsys.readouterr().out
