@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.server.connection import HEAD_BYTES
 from bertsmith.inference.server.limits import Limits
+from bertsmith.inference.server.serve import _listener
 from made_served import Listening, Served, in_threads, serving, serving_here
 
 PATH = "/models/labels/predict"
@@ -184,6 +186,17 @@ def test_more_connections_than_files_that_may_be_opened_are_refused_at_the_start
 ) -> None:
     assert main(["serve", str(served_models["labels"]), "--limits.connections", "2000000000"]) == 2
     assert "2,000,000,000 connections need 2,000,000,124 open files" in capsys.readouterr().err
+
+
+def test_where_no_file_is_left_to_open_the_host_is_not_to_blame() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(BertsmithError, match="Too many open files") as caught:
+            _listener("127.0.0.1", 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert caught.value.fix == "let less be open at a time, or raise the limit (ulimit -n)"
 
 
 LONG = b"X-Long: " + 60_000_000 * b"x"

@@ -43,6 +43,12 @@ def served(served_models: dict[str, Path]) -> Iterator[Served]:
             422,
             "one text, and this one has 2 (row 1); give each row a",
         ),
+        (
+            "/models/labels",
+            {"inputs": {"text": "a", "text_pair": "b"}},
+            422,
+            "one text, and this one has 2 (row 1); leave text_pair out",
+        ),
         ("/models/ranks/predict", {"inputs": "a"}, 422, "takes rows of two texts, and this one has 1"),
         *(
             ("/models/ranks/answers", {"rows": [PAIR, row]}, 422, "no 'text_b', or an empty one (row 2); give the")

@@ -34,6 +34,9 @@ _LAST_BATCH_SECONDS = 5.0
 _BACKLOG = 2048  # clients whose connections the kernel holds until they are accepted
 _ACCEPTED_AT_ONCE = 16  # asyncio accepts as many as are there, before it tells of the first
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_TAKEN = "stop what listens there, or choose another --port; --port 0 takes any free one"
+_TOO_MANY = "let less be open at a time, or raise the limit (ulimit -n)"
+_ADDRESS_FIXES = {errno.EADDRINUSE: _TAKEN, errno.EACCES: _TAKEN, errno.EMFILE: _TOO_MANY, errno.ENFILE: _TOO_MANY}
 
 
 @dataclass(frozen=True)
@@ -158,8 +161,8 @@ def _listener(host: str, port: int) -> socket.socket:
         return listener
     except (OSError, OverflowError, UnicodeError) as error:
         fix = "give --host an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them"
-        if isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES):
-            fix = "stop what listens there, or choose another --port; --port 0 takes any free one"
+        if isinstance(error, OSError):
+            fix = _ADDRESS_FIXES.get(error.errno or 0, fix)
         raise BertsmithError(f"this address cannot be taken: {error}", f"{host}:{port}", fix) from error
 
 

@@ -78,7 +78,7 @@ async def _classes(
         raise Refusal(422, f"function_to_apply is {str(how)[:40]!r}; this model has {names}")
     inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
     rows = [_texts(each) for each in inputs]
-    encoded, found = await predictions(service, request, rows, body.cut, how == "none", _PAIR)
+    encoded, found = await predictions(service, request, rows, body.cut, how == "none", _PAIR, "leave text_pair out")
     return encoded, [each[: parameters.get("top_k")] for each in found]
 
 

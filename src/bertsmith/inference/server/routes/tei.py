@@ -136,11 +136,13 @@ async def predictions(
     cut: Cut,
     raw: bool = False,
     of_pair: Sequence[str] = ("first text", "second text"),
+    one_text: str = _OWN_LISTS,
 ) -> tuple[Encoded, list[list[dict[str, Any]]]]:
-    """{"label", "score"} of every label for each row of one or two texts, the highest first. of_pair: as of `named`."""
+    """{"label", "score"} of every label for each row of one or two texts, the highest first. of_pair: as of `named`.
+    one_text: how a client gives a row of one text in place of two."""
     model = service.model(request, classifies, CLASSES)
     assert isinstance(model, RowModel)
-    asked = _asked(model, rows, named("inputs", rows, of_pair))
+    asked = _asked(model, rows, named("inputs", rows, of_pair), one_text)
     encoded, outputs = await service.outputs(request, model, asked, cut)
 
     def scored() -> list[Mapping[str, float]]:
@@ -203,12 +205,14 @@ async def similarities(
     return encoded, [float(np.clip(each @ source, -1, 1)) for each in others]
 
 
-def _asked(model: RowModel, rows: Sequence[Sequence[str]], named_texts: Named) -> Asked:
-    """One or two texts a row by their columns. Raises Refusal (422) for one where the model takes two, and the reverse,
-    and for an empty text of a pair: in a file that stands for no second text."""
+def _asked(model: RowModel, rows: Sequence[Sequence[str]], named_texts: Named, one_text: str = "") -> Asked:
+    """One or two texts a row by their columns. one_text: as of `predictions`.
+
+    Raises Refusal (422) for one where the model takes two, and the reverse, and for an empty text of a pair: in a file
+    that stands for no second text."""
     for number, texts in enumerate(rows, 1):
         if model.pairs is not None and model.pairs != (len(texts) == 2):
-            wanted, fix = ("two texts", "") if model.pairs else ("one text", f"; {_OWN_LISTS}")
+            wanted, fix = ("two texts", "") if model.pairs else ("one text", f"; {one_text}")
             what = f"{model.name} takes rows of {wanted}, and this one has {len(texts)} (row {number})"
             raise Refusal(422, what + fix)
         if len(texts) == 2 and not all(text.strip() for text in texts):
