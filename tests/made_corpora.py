@@ -26,17 +26,20 @@ OPTIONS: dict[str, Any] = {
     "part_bytes": 20_000,
     "shard_tokens": 20_000,
 }
-# Has a preparation that has made so many parts of a stage come no further until there is a file `go` beside its corpus:
-# held up itself, a test would else find it finished.
+# Has a preparation that has made so many parts of a stage come no further until there is a file `go` beside its corpus,
+# or those that started it are gone: held up itself, a test would else find it finished.
 HOLD = """
-import time
+import os, time
 from pathlib import Path
 from bertsmith.corpus.engines.local import LocalEngine
-def holding(run, work=Path({out!r}) / ".work", go=Path({out!r}).with_name("go")):
+def holding(run, work=Path({out!r}) / ".work", go=Path({out!r}).with_name("go"), parent=os.getppid()):
+    def is_held():
+        made = len(list(work.glob("{stage}/*/part.done")))
+        return made >= {parts} and not go.exists() and os.getppid() == parent
     def held(self, function, tasks, finished=lambda number, result: None):
         def ended(number, result):
             finished(number, result)
-            while len(list(work.glob("{stage}/*/part.done"))) >= {parts} and not go.exists():
+            while is_held():
                 time.sleep(0.01)
         return run(self, function, tasks, ended)
     return held

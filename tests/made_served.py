@@ -127,10 +127,17 @@ class Served(Listening):
         """The request log."""
         return [json.loads(line) for line in self.lines if line.startswith("{")]
 
-    def until_logged(self, words: str) -> None:
-        """Waits for a line with these words: the test's own limit of time ends it."""
-        while not any(words in line for line in self.lines):
+    def until_seen(self, holds: Callable[[], bool]) -> None:
+        """Waits until something holds: the end of the server ends it, or the test's own limit of time."""
+        runs = True
+        while not holds():
+            assert runs, "\n".join(self.lines)
+            runs = self.reading.is_alive()
             time.sleep(0.01)
+
+    def until_logged(self, words: str) -> None:
+        """Waits for a line with these words, as `until_seen`."""
+        self.until_seen(lambda: any(words in line for line in self.lines))
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Sends a signal and gives the exit status, once all is read that it has logged."""

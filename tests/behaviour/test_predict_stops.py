@@ -121,12 +121,13 @@ def _loads_for_ever(device):
 def test_another_ctrl_c_does_not_wait_for_workers(tmp_path, monkeypatch):
     """The first one comes while they load their models, the second one while they are waited for."""
     monkeypatch.setattr(workers, "_LEAVE_SECONDS", SECONDS)
-    main_thread, waiting_in = threading.get_ident(), ["_received", "join"]
+    main_thread, waiting_in, over = threading.get_ident(), ["_received", "join"], threading.Event()
 
     def interrupt_twice():
         for name in waiting_in:
             while name not in {each.name for each in traceback.extract_stack(sys._current_frames()[main_thread])}:
-                time.sleep(0.01)
+                if over.wait(0.01):
+                    return
             os.kill(os.getpid(), signal.SIGINT)
 
     interrupting = threading.Thread(target=interrupt_twice)
@@ -139,6 +140,7 @@ def test_another_ctrl_c_does_not_wait_for_workers(tmp_path, monkeypatch):
             pass
         assert not multiprocessing.active_children()
     finally:
+        over.set()
         interrupting.join()
         for child in multiprocessing.active_children():
             child.kill()

@@ -91,8 +91,8 @@ def test_a_disk_that_fills_up_meanwhile(
     source: Path, tmp_path: Path, undisturbed: dict[str, str], workers: int
 ) -> None:
     """Enough is free when it starts; then something else takes the space. Later, with space, it goes on."""
-    hog = f'({sys.executable} -c "{HOG}" "$0" >/dev/null 2>&1 &)'
-    done = on_a_disk(tmp_path, source, "3m", before=hog, after='rm -f "$0/hog"', workers=workers)
+    hog, gone = f'{sys.executable} -c "{HOG}" "$0" >/dev/null 2>&1 &', 'kill $! 2>/dev/null; rm -f "$0/hog"'
+    done = on_a_disk(tmp_path, source, "3m", before=hog, after=gone, workers=workers)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert "No space left" in done.stderr

@@ -44,9 +44,10 @@ while in_saves < wanted:
         steps(run, first)
     before = max((int(each.name[5:]) for each in step_folders(run)), default=0)
     while len(step_folders(run)) < 2 or int(step_folders(run)[-1].name[5:]) < before + 1:
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), "the child ended by itself"
         time.sleep(0.0005)
     while not list(run.glob(".*.part")):
-        pass
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), "the child ended by itself"
     time.sleep(draw.random() * 0.03)
     there = step_folders(run)[-1]
     os.kill(child, signal.SIGKILL)

@@ -311,8 +311,7 @@ def test_head_is_answered_as_get_without_a_body(served: Served, path: str) -> No
             found[method] = (answer.status, answer.getheader("content-type"), bool(answer.read()))
     assert found["GET"] == (200, found["HEAD"][1], True)
     assert found["HEAD"][::2] == (200, False)
-    while not [each for each in served.requests() if (each["method"], each["route"]) == ("HEAD", path)]:
-        time.sleep(0.01)
+    served.until_seen(lambda: any((each["method"], each["route"]) == ("HEAD", path) for each in served.requests()))
 
 
 def test_long_requests_leave_the_short_ones_their_turn(served_models: dict[str, Path]) -> None:

@@ -201,8 +201,7 @@ def test_half_closed_and_reset_connections_are_let_go(served: Served) -> None:
                     read_all(client)
                 else:
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    while len([each for each in served.requests() if each["status"] == 499]) < count + 2:
-        time.sleep(0.05)
+    served.until_seen(lambda: len([each for each in served.requests() if each["status"] == 499]) >= count + 2)
 
 
 def test_pipelined_requests_are_answered_in_their_order(served: Served) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -192,8 +191,7 @@ def test_the_count_of_empty_rows_is_logged_and_in_the_metrics(served: Served) ->
     before = served.metric(name)
     served.ask("/models/several/predict", {"inputs": [["\U0001f600"], ["awful"]]})
     # A request is counted, then logged, once its answer was sent.
-    while not any(each["empty_rows"] == 1 and each["model"] == "several" for each in served.requests()):
-        time.sleep(0.01)  # until the test's own limit of time
+    served.until_seen(lambda: any(each["empty_rows"] == 1 for each in served.requests() if each["model"] == "several"))
     assert served.metric(name) == before + 1
 
 
@@ -233,8 +231,7 @@ def test_the_log_has_a_line_for_each_request_and_no_text(served: Served) -> None
         ("POST", "/answers", 422, "labels", 0, 0, 0),
         ("GET", "none", 404, "", 0, 0, 0),
     }
-    while not wanted <= {tuple(each[name] for name in facts) for each in served.requests()}:
-        time.sleep(0.01)  # until the test's own limit of time
+    served.until_seen(lambda: wanted <= {tuple(each[name] for name in facts) for each in served.requests()})
     assert all(each["ms"] > 0 for each in served.requests())
     assert not [line for line in served.lines if re.search("word[0-9]|lovely|secret", line)]
 
