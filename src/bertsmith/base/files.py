@@ -285,10 +285,15 @@ def _replace_folder(new: Path, path: Path) -> None:
 def clear(path: Path) -> None:
     """Removes a file, or a folder, as far as the disk lets it; of a link, the link alone. Warns of what stays."""
     shutil.rmtree(path, ignore_errors=True)
-    with suppress(OSError):
-        path.unlink()
-    if os.path.lexists(path):
-        warn(f"{path} could not be removed: remove it by hand, else it keeps taking up space")
+    try:
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)  # once more, for the reason why it stays
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        if os.path.lexists(path):
+            why = error.strerror or str(error)
+            warn(f"{path} could not be removed ({why}): remove it by hand, else it keeps taking up space")
 
 
 def _beside(path: Path, kind: str) -> Path:

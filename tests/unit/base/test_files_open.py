@@ -55,9 +55,9 @@ def test_what_the_disk_does_not_let_go_is_said(
     files.clear(tmp_path / "none")
     warned = [record.getMessage() for record in caplog.records]
     assert len(warned) == 2
-    assert warned[0].startswith(f"warning: {tmp_path / 'leftover'} could not be removed")
+    assert warned[0].startswith(f"warning: {tmp_path / 'leftover'} could not be removed (busy): remove it by")
     assert warned[1].startswith(f"warning: {tmp_path / '.run.'}")
-    assert ".part could not be removed" in warned[1]
+    assert ".part could not be removed (busy): remove it by hand" in warned[1]
     monkeypatch.undo()
     (tmp_path / "link").symlink_to(tmp_path / "leftover")
     files.remove_folder(tmp_path / "link")
