@@ -115,6 +115,11 @@ def served(served_models: dict[str, Path]) -> Iterator[Served]:
         ("/models/labels/answers", {"rows": [1]}, 422, "rows: give a text, or give an object"),
         ("/models/labels", {"inputs": "a", "parameters": []}, 422, "parameters: give an object"),
         ("/models/vectors", {"inputs": [5]}, 422, "inputs: give a text"),
+        *(
+            (f"/models/{name}", {"inputs": inputs, **field}, 422, "are of vectors, and this asks for none")
+            for name, inputs in (("labels", "a"), ("vectors", {"source_sentence": "a", "sentences": ["b"]}))
+            for field in ({"dimensions": 3}, {"normalize": False}, {"encoding_format": "float"})
+        ),
         (
             "/models/answers",
             {"inputs": {"question": "a", "context": 5}},

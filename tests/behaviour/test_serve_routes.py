@@ -146,6 +146,7 @@ def test_tokens_are_those_that_the_model_reads(served: Served, served_models: di
         ("/rerank", {"query": "word1", "texts": [LONG, "awful"]}),
         ("/models/labels/answers", {"rows": [LONG, "awful"]}),
         ("/models/vectors", {"inputs": [LONG, "awful"]}),
+        ("/models/vectors", {"inputs": {"source_sentence": LONG, "sentences": ["awful"]}}),
         ("/v1/embeddings", {"input": [LONG, "awful"], "model": "vectors"}),
     ],
 )

@@ -48,15 +48,17 @@ def hugging_face_routes(service: Service) -> APIRouter:
 async def _found(
     service: Service, request: Request, model: Model, body: schemas.HuggingFaceRequest
 ) -> tuple[Encoded, Any]:
+    of_vectors = body.normalize is False or body.dimensions is not None or body.encoding_format is not None
+    if of_vectors and (isinstance(model, RowModel) or isinstance(body.inputs, Mapping)):
+        raise Refusal(422, "normalize, dimensions and encoding_format are of vectors, and this asks for none")
     if isinstance(model, RowModel):
-        if body.normalize is False or body.dimensions is not None or body.encoding_format is not None:
-            raise Refusal(422, f"normalize, dimensions and encoding_format are of vectors; {model.name} gives none")
         if classifies(model):
             return await _classes(service, request, model, body)
         return await _rows(service, request, model, body)
     if isinstance(body.inputs, Mapping):
         _check(body.parameters, ("truncate", "truncation_direction", "prompt_name"))
-        parameters = _read("parameters", schemas.SimilarityParameters, body.parameters or {})
+        beside = body.model_dump(include={"truncate", "truncation_direction"}, exclude_unset=True)
+        parameters = _read("parameters", schemas.SimilarityParameters, beside | (body.parameters or {}))
         inputs = _read("inputs", schemas.SimilarityInput, body.inputs)
         return await similarities(service, request, inputs, parameters.cut)
     _check(body.parameters, ())
