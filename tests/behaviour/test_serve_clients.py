@@ -18,6 +18,7 @@ from huggingface_hub import constants, errors
 from bertsmith.inference.embed import Embedder
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.server import service as service_module
+from bertsmith.inference.server.routes.hugging_face import _filled
 from made_runs import PATIENCE
 from made_served import Listening, Served, serving, serving_here
 
@@ -118,6 +119,14 @@ def test_fill_mask(served: Served, served_models: dict[str, Path]) -> None:
     found = client(served, "masks").fill_mask("word1 [MASK] word2", top_k=3)
     assert [one.token_str for one in found] == [one["piece"] for one in expected["guesses"][0][:3]]
     assert found[0].sequence == f"word1 {found[0].token_str} word2"
+
+
+def test_a_piece_within_a_word_continues_the_word_before_it() -> None:
+    guesses = [[{"piece": piece, "probability": 0.5}] for piece in ("##s", "##s", "word")]
+    found = _filled("[MASK] cat [MASK], [MASK].", {"guesses": guesses}, {"##s": 7, "word": 8}, 1)
+    assert [each["sequence"] for (each,) in found] == [
+        "##s cat [MASK], [MASK].", "[MASK] cats, [MASK].", "[MASK] cat [MASK], word."
+    ]  # fmt: skip
 
 
 def test_feature_extraction_and_sentence_similarity(served: Served, served_models: dict[str, Path]) -> None:

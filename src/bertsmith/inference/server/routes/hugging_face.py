@@ -175,12 +175,18 @@ def _filled(text: str, found: Prediction, pieces: Mapping[str, int], top: int) -
                     "score": each["probability"],
                     "token": pieces[each["piece"]],
                     "token_str": each["piece"],
-                    "sequence": left + each["piece"] + right,
+                    "sequence": _joined(left, each["piece"]) + right,
                 }
                 for each in guesses[:top]
             ]
         )
     return filled[0] if len(filled) == 1 else filled
+
+
+def _joined(text: str, piece: str) -> str:
+    """A text and the next piece; one within a word stands right behind it, as in the pipeline."""
+    inner = piece.startswith("##") and text.strip()
+    return text.rstrip() + piece.removeprefix("##") if inner else text + piece
 
 
 def _check(
