@@ -64,6 +64,12 @@ def served(served_models: dict[str, Path]) -> Iterator[Served]:
                 ("tags", '{"text": ...}'),
             )
         ),
+        (
+            "/models/labels/answers",
+            {"rows": [{f"column{number}": "a" for number in range(9000)}]},
+            422,
+            "column39 and 8,960 more (row 1); give each row as",
+        ),
         ("/models/labels/predict", {"inputs": []}, 422, "there are no rows"),
         # What a client did not name itself is called as its route has it, not by a column.
         ("/models/labels/predict", {"inputs": " "}, 422, "inputs: the text of row 1 is empty; give a text"),

@@ -8,12 +8,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertsmith.base.log import first_of
 from bertsmith.rows.json_lines import RepeatedKey, each_once
 
 # What numpy writes around the values of an array, and what stands between two of them.
 _ARRAY = re.compile(r"\barray\((?=\[)|(?<=\])(, dtype=\w+)?\)")
 _GAP = re.compile(r"(?<=['\"\d\]}])\s+(?=['\"\d\[{-])")
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
+_MOST_SHOWN = 40  # columns of a row: tables of measurements have thousands
 _LONGEST_SHOWN = 1 << 14
 """Characters of a cell that Python's parser is given: it takes half a KB of memory for each, and a server's rows come
 here too."""
@@ -21,7 +23,7 @@ here too."""
 
 def found_in(row: Mapping[Any, Any]) -> str:
     """The columns of a row, for a message about one that it lacks."""
-    return f"found: {', '.join(map(str, row)) or 'none'}"
+    return f"found: {first_of(map(str, row), _MOST_SHOWN) or 'none'}"
 
 
 def name_one(*fields: str) -> str:
