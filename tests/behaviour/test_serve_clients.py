@@ -271,6 +271,8 @@ def test_while_models_are_loaded_it_is_503(served_models: dict[str, Path], monke
     with serving_here({"vectors": served_models["vectors"]}) as served, of_openai(served) as one:
         try:
             says_503(served, one, "the models are being loaded; try again")
+            assert served.ask("/models/vectors/info")[0] == 503
+            assert served.ask("/info")[1]["models"] == []
         finally:
             may_load.set()
         served.until(200)
@@ -300,5 +302,5 @@ def says_503(served: Listening, one: openai.OpenAI, says: str) -> None:
     assert headers["retry-after"] == "2"
     assert served.ask("/metrics")[0] == 200
     assert not hub.InferenceClient(base_url=served.address, provider="hf-inference", api_key="any").health_check()
-    for ask in (lambda: vector(one), lambda: client(served, "vectors").feature_extraction(TEXT)):
+    for ask in (lambda: vector(one), one.models.list, lambda: client(served, "vectors").feature_extraction(TEXT)):
         assert refused(ask, 503, says).headers["retry-after"] == "2"

@@ -132,8 +132,9 @@ class Service:
             self.active, self.long = self.active - 1, self.long - long
 
     def named(self, name: str) -> Model:
-        """Raises Refusal (404) for a model that there is not."""
+        """Raises Refusal: 404 for a model that there is not, 503 where it may come yet."""
         if name not in self.models:
+            self.check_ready()
             raise Refusal(404, f"there is no model '{name[:80]}' here; {nearest(name[:80], self.models)}")
         return self.models[name]
 

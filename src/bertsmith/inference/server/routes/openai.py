@@ -43,6 +43,7 @@ def openai_routes(service: Service) -> APIRouter:
     @router.get("/v1/models", responses=schemas.json_of(dict[str, Any], schemas.OpenAIError))
     async def models() -> Response:
         """The models that give vectors."""
+        service.check_ready()
         named = [name for name, model in service.models.items() if isinstance(model, TextModel)]
         return answer({"object": "list", "data": [_facts(name) for name in named]})
 
