@@ -135,11 +135,17 @@ class _Graph:
             "token_type": add("Gather", flat["token_type_ids"], places.real),
             "position": add("Mod", places.real, columns),
         }
-        rows = []
-        for part, ids in found.items():
-            name = f"encoder.embeddings.{part}.weight"
-            rows.append(add("Gather", nodes.weight(self._weights[name], name), ids))
+        rows = [self._looked_up(f"encoder.embeddings.{part}.weight", ids) for part, ids in found.items()]
         return self._norm(add("Add", add("Add", rows[0], rows[1]), rows[2]), "encoder.embeddings.norm")
+
+    def _looked_up(self, name: str, ids: str) -> str:
+        """Rows of a table, [T, H]. No number is one where any id is outside of it, as in a row that is too long:
+        OpenVINO by itself would compute with zeros there, and ONNX Runtime counts ids below 0 from the end."""
+        add, nodes, table = self._add, self.nodes, self._weights[name]
+        low = add("Less", add("ReduceMin", ids, keepdims=0), nodes.scalar(0))
+        high = add("Less", nodes.scalar(len(table) - 1), add("ReduceMax", ids, keepdims=0))
+        found = add("Gather", nodes.weight(table, name), ids)
+        return add("Where", add("Or", low, high), nodes.scalar(float("nan")), found)
 
     def _layer(self, x: str, name: str, places: _Places, firsts_only: bool) -> str:
         """[T, H] -> [T, H]; with `firsts_only` -> [B, H]."""

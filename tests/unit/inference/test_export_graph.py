@@ -1,0 +1,43 @@
+"""What a graph gives to those who run it themselves, with rows that the model does not read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertsmith.inference.backends.engines import open_graph
+from bertsmith.inference.backends.exported import graph_in
+from bertsmith.inference.export.export import ExportOptions, export
+from made_heads import made_head, needs_engines
+from made_rows import CONFIG
+
+pytestmark = needs_engines
+
+
+@pytest.mark.parametrize("engine", ["onnx", "openvino"])
+@pytest.mark.parametrize("kind", ["classify", "tag", "qa", "embed", "masked words"])
+def test_rows_that_no_model_reads_get_no_numbers(kind: str, engine: str, tmp_path: Path) -> None:
+    """OpenVINO by itself would answer all of these, and ONNX Runtime ids below 0."""
+    folder = made_head(kind, tmp_path / "model")
+    export(folder, tmp_path / "out", ExportOptions(engine, int8=True, measure=False, few_lengths=True))
+    whole = np.ones((2, CONFIG.max_position_embeddings), dtype=np.int64)
+    usual = {"input_ids": 5 * whole, "attention_mask": whole, "token_type_ids": 0 * whole}
+    one = np.eye(*whole.shape, dtype=np.int64)
+    unread = {
+        "too long": {name: np.hstack([each, each[:, :1]]) for name, each in usual.items()},
+        "id above": {**usual, "input_ids": one * CONFIG.vocab_size},
+        "id below": {**usual, "input_ids": -one},
+        "type above": {**usual, "token_type_ids": one * CONFIG.type_vocab_size},
+        "type below": {**usual, "token_type_ids": -one},
+    }
+    for precision in ("fp32", "int8"):
+        run = open_graph(graph_in(tmp_path / "out", engine, precision))
+        assert all(np.isfinite(each).all() for each in run(usual).values())
+        for name, feed in unread.items():
+            if engine == "onnx" and "below" not in name:
+                with pytest.raises(Exception, match="out of data bounds"):
+                    run(feed)
+            else:
+                assert all(np.isnan(each).all() for each in run(feed).values()), (name, precision)
