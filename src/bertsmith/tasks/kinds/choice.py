@@ -245,7 +245,7 @@ def _is_empty(row: Row, name: str) -> bool:
 
 def _texts(row: Row, names: Sequence[str]) -> tuple[str, ...]:
     if len(names) < 2:
-        raise ValueError(f"there is {len(names)} choice; two are the fewest")
+        raise ValueError(f"there is {len(names) or 'no'} choice; two are the fewest")
     return tuple(text_of(row, name) for name in names)
 
 

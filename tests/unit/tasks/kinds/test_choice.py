@@ -72,6 +72,7 @@ def test_choices_stand_in_a_list_or_in_columns(row, columns):
         ({"choices": ["b", "c"], "label": "d"}, "nor its letter or text$"),
         ({"choices": ["b", "b"], "label": "b"}, "'b' is the text of the choices 0, 1"),
         ({"choices": ["b"], "label": 0}, "there is 1 choice; two are the fewest"),
+        ({"choices": [], "label": 0}, "there is no choice; two are the fewest"),
         ({"choice0": "b", "choice1": "", "choice2": "d", "label": 0}, "column 'choice1' is empty"),
         ({"choice0": "b", "choice1": "", "label": 0}, "there is 1 choice; two are the fewest"),
         ({"choice0": "b", "choice1": "c", "choice2": "", "label": 2}, "not the number of a choice, from 0 to 1"),
