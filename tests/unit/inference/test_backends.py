@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,16 @@ def test_answers_are_those_of_pytorch(kind: str, engine: str, folders: Any) -> N
     rows = KINDS[kind][3]
     expected = Predictor(folders(kind), "cpu", precision="fp32")(rows)
     assert_near(Predictor(folders(kind, engine), backend=engine)(rows), expected, 1e-4)
+
+
+@pytest.mark.parametrize("engine", ["torch", *ENGINES])
+def test_threads_that_share_a_model_have_their_own_answers(engine: str, folders: Any) -> None:
+    predictor = Predictor(folders("many labels", "" if engine == "torch" else engine), "cpu", backend=engine)
+    asked = [[f"lovely word{number} awful"] * (1 + number) for number in range(8)] * 8
+    expected = [predictor(rows) for rows in asked[:8]] * 8
+    with ThreadPoolExecutor(4) as pool:
+        for found, wanted in zip(pool.map(predictor, asked), expected, strict=True):
+            assert_near(found, wanted, 1e-4)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

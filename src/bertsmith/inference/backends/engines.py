@@ -9,6 +9,7 @@ import functools
 import importlib
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ from bertsmith.inference.backends.exported import Graph
 
 Feed = Mapping[str, NDArray[np.int64]]
 Run = Callable[[Feed], dict[str, NDArray[np.float32]]]
-"""From int64[B, L] by the names of `bert.INPUTS` to its outputs by theirs; by one thread at a time."""
+"""From int64[B, L] by the names of `bert.INPUTS` to its outputs by theirs; several threads may call it at a time."""
 
 
 PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
@@ -91,13 +92,13 @@ def _open_openvino(graph: Graph) -> Run:
     model = core.compile_model(core.read_model(graph.path), "CPU", options)
     if graph.precision == "bf16" and model.get_property("INFERENCE_PRECISION_HINT").to_string() != "bf16":
         warn("OpenVINO has no bf16 on this processor, and computes in fp32")
-    request = model.create_infer_request()
+    request, alone = model.create_infer_request(), threading.Lock()
     # An output that is another operator's result unchanged has the name of that, too.
     names = [(place, name) for place, output in enumerate(request.model_outputs) for name in output.names]
 
     def run(feed: Feed) -> dict[str, NDArray[np.float32]]:
-        found = request.infer(dict(feed)).to_tuple()
-        copies = [each.copy() for each in found]  # its own are overwritten by the next run
+        with alone:  # its own outputs are overwritten by the next run, also of another thread
+            copies = [each.copy() for each in request.infer(dict(feed)).to_tuple()]
         return {name: copies[place] for place, name in names}
 
     return run
