@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 from bertsmith.base.errors import BertsmithError, TypeChecked, check_class
+from bertsmith.tasks.reading.bad_rows import BAD_SHARE
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.sampling import Sampling
 
 CURVE_SHARES = (10, 30)
 """Of the training rows, in percent, that a learning curve is drawn over, beside all of them."""
-_BAD_SHARE = 0.5
 # Settings that not every kind of task reads, and the kinds that do.
 _OF_RARE = ("class_weights", "focal", "sampling", "label_smoothing")
 _OF_CLASSES = ("positive", "negative_label", "many_labels", "temperature", "thresholds")
@@ -173,7 +173,7 @@ class FinetuneSettings(TypeChecked):
     with no --columns.group on both sides; then 0.2 unless given."""
     skip_bad_rows: str | None = None
     """Leave out rows that cannot be used, and write them to this file as JSON lines, each with the reason."""
-    bad_share: float = _BAD_SHARE
+    bad_share: float = BAD_SHARE
     """The largest share of the rows of a file that --skip-bad-rows may leave out."""
     columns: Columns = field(default_factory=Columns)
     """Which columns hold text and label; they are inferred where the rows have none of these names."""
@@ -199,7 +199,7 @@ class FinetuneSettings(TypeChecked):
         share = self.dev_share
         _demand(share is None or 0 < share < 1, "dev_share", share or 0, "a share between 0 and 1")
         _demand(0 < self.bad_share <= 1, "bad_share", self.bad_share, "a share above 0, up to 1")
-        alone = self.skip_bad_rows is None and self.bad_share != _BAD_SHARE
+        alone = self.skip_bad_rows is None and self.bad_share != BAD_SHARE
         _demand(not alone, "bad_share", self.bad_share, "it with skip_bad_rows, which leaves rows out")
         for name in ("dropout", "attention_dropout"):
             _demand(0 <= getattr(self, name) < 1, name, getattr(self, name), "a share from 0 to below 1")

@@ -23,7 +23,7 @@ from bertsmith.inference.parts.part import Account, OnError, Part
 from bertsmith.inference.parts.reading import PART_CHARACTERS, parts_of
 from bertsmith.inference.parts.stream import stream
 from bertsmith.inference.parts.workers import Here, Load, Workers, processes
-from bertsmith.tasks.reading.bad_rows import CONVERT, NOT_UTF8, listed
+from bertsmith.tasks.reading.bad_rows import NOT_UTF8, listed, to_utf8
 from bertsmith.tasks.reading.files import is_pipe, name_of
 from bertsmith.tasks.reading.records import RowReader
 
@@ -261,7 +261,7 @@ def _check_some(done: Account, source: str | Path, reader: type[RowReader]) -> N
         what = listed(f"none of {done.skipped:,} rows can be used", done.first_skipped, done.skipped)
         fix = "; ".join(filter(None, ("name the right columns, or another model", reader.remedy)))
         if all(NOT_UTF8 in each for each in done.first_skipped):
-            fix = CONVERT
+            fix = to_utf8(None if is_pipe(source) else source)
         raise BertsmithError(what, name_of(source), fix)
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import counted, warn
+from bertsmith.rows.compressed import codec_of, open_bytes
 
 BadRow = tuple[BertsmithError, Any]
 """What is wrong with a row, and the row: its bytes or its cells."""
@@ -20,9 +23,9 @@ Report = Callable[[BertsmithError, Any], None]
 SHOWN = 5
 _NUMBER = re.compile("[0-9]+")
 NOT_UTF8 = "not UTF-8"
-CONVERT = "convert the file, as by: iconv -f WINDOWS-1252 -t UTF-8 FILE > new-FILE"
-CONVERT_ONE = "convert this one alone: some before it are UTF-8 already, and iconv of the whole file would spoil those"
-LEAVE_OUT = "finetune, distill and evaluate leave them out with --skip-bad-rows; nothing was done"
+BAD_SHARE = 0.5
+"""The largest share of the rows of a file that is left out unless another one is given."""
+_BLOCK = 1 << 20
 _BEGIN, _NEXT, _LONGEST_PLACE = b'{"where": ', b'", "why": "', 1 << 16
 """Of each line of a list, and the most bytes between both."""
 
@@ -34,6 +37,27 @@ def raise_at_once(error: BertsmithError, row: Any) -> None:
 
 def pass_over(error: BertsmithError, row: Any) -> None:
     """The Report of who looks at good rows only."""
+
+
+def leave_out(bad: int, good: int) -> str:
+    """How to go on without so many bad rows among good ones, in words; "" where there are no good ones."""
+    if not good:
+        return ""
+    more = f" --bad-share {(100 * bad // (bad + good) + 1) / 100:g}" if bad > BAD_SHARE * (bad + good) else ""
+    return f"; finetune, distill and evaluate leave them out with --skip-bad-rows FILE{more}; nothing was done"
+
+
+def to_utf8(path: str | Path | None) -> str:
+    """What to do about a row that is not UTF-8. path: of its file, which is read again; None for what came through a
+    pipe. iconv makes two letters of every one of a file that is UTF-8 already."""
+    if path is None:
+        return "send rows in UTF-8"
+    decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+    with files.read_errors(path), open_bytes(path, codec_of(path)) as file:
+        mixed = any(not decoder.decode(block).isascii() for block in iter(partial(file.read, _BLOCK), b""))
+    if mixed:
+        return "convert this one alone: others are UTF-8 already, and iconv of the whole file would spoil those"
+    return "convert the file, as by: iconv -f WINDOWS-1252 -t UTF-8 FILE > new-FILE"
 
 
 def check_list(path: Path, read: Iterable[str | Path] = ()) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.rows.conll import NOT_NUMBERED, conll_rows, is_conll
 from bertsmith.rows.lines import Lines, Slice, head_of, raise_fault
 from bertsmith.rows.squad import is_squad, paragraphs, parse_json
-from bertsmith.tasks.reading.bad_rows import CONVERT, CONVERT_ONE, NOT_UTF8, Report
+from bertsmith.tasks.reading.bad_rows import NOT_UTF8, Report, to_utf8
 
 _HEAD = 1 << 16
 JSON, CONLL = "json", "conll"
@@ -48,16 +49,15 @@ def document_rows(part: Slice, kind: str, report: Report) -> Iterator[DocumentRo
     report: is given what is wrong with a row. Raises BertsmithError for a file that is damaged or neither.
     """
     lines = Lines(part, None, raise_fault, cut=False)
-    return _sentences(lines, part.name, report) if kind == CONLL else _objects(lines, part.name, report)
+    return _sentences(lines, part, report) if kind == CONLL else _objects(lines, part.name, report)
 
 
-def _sentences(lines: Iterable[tuple[int, bytes]], name: str, report: Report) -> Iterator[DocumentRow]:
-    convert = CONVERT
+def _sentences(lines: Iterable[tuple[int, bytes]], part: Slice, report: Report) -> Iterator[DocumentRow]:
+    utf8_fix = cache(to_utf8)
     for row in conll_rows(lines):
-        where = f"{name}:{row.line}"
-        convert = CONVERT_ONE if row.is_utf8 and not row.raw.isascii() else convert
+        where = f"{part.name}:{row.line}"
         if not row.is_utf8:
-            report(BertsmithError(f"this sentence is {NOT_UTF8}", where, convert), row.raw)
+            report(BertsmithError(f"this sentence is {NOT_UTF8}", where, utf8_fix(part.path)), row.raw)
         elif row.fault or row.cells is None:
             counts = sorted({len(columns) for columns in row.cells or []})
             what = f"the lines of this sentence have {' and '.join(map(str, counts))} columns"

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -35,7 +36,7 @@ from bertsmith.rows.parquet import MAGIC as PARQUET_MAGIC
 from bertsmith.rows.parquet import doubled, parquet_rows
 from bertsmith.rows.row import Row as FileRow
 from bertsmith.rows.tables import OPEN_QUOTE, QUOTE, cells_of, named_separator, table_rows
-from bertsmith.tasks.reading.bad_rows import CONVERT, CONVERT_ONE, NOT_UTF8, Report
+from bertsmith.tasks.reading.bad_rows import NOT_UTF8, Report, to_utf8
 from bertsmith.tasks.reading.documents import document_kind, document_rows
 
 Cells = TypeVar("Cells")
@@ -154,7 +155,7 @@ def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Ro
         yield from ((f"{name}, row {number}", row) for number, row in parquet_rows(name))
         return
     head = head_of(name, codec, part.encoding, _HEAD)
-    yield from _parse(Lines(part, None, raise_fault, cut=False), _File(kind, name, form, head), report)
+    yield from _parse(Lines(part, None, raise_fault, cut=False), _File(kind, name, form, head, path), report)
 
 
 def _piped_rows(source: str | Path, form: Form, report: Report) -> Iterator[tuple[str, Row]]:
@@ -205,12 +206,14 @@ def _opened(source: str | Path) -> Iterator[IO[bytes]]:
 
 @dataclass(frozen=True)
 class _File:
-    """kind: "csv", "tsv" or "jsonl". head: its beginning, which tells what separates the cells of a table."""
+    """kind: "csv", "tsv" or "jsonl". head: its beginning, which tells what separates the cells of a table. path: None
+    of a pipe."""
 
     kind: str
     name: str
     form: Form
     head: bytes
+    path: Path | None = None
 
     @property
     def quoted(self) -> bool:
@@ -220,10 +223,10 @@ class _File:
 def _parse(lines: Iterable[tuple[int, bytes]], file: _File, report: Report) -> Iterator[tuple[str, Row]]:
     lines = split_at_returns(lines)
     if file.kind == "jsonl":
-        return ((where, cells) for where, cells, _ in _sound(json_rows(lines, strict=True), file.name, report))
+        return ((where, cells) for where, cells, _ in _sound(json_rows(lines, strict=True), file, report))
     cells = _separator(file.head, file.kind, file.name) + (QUOTE if file.quoted else "")
     rows = table_rows(lines, cells, strict=file.quoted, blank=True)
-    return _named(_sound(rows, file.name, report, first_must_be=True), file, report)
+    return _named(_sound(rows, file, report, first_must_be=True), file, report)
 
 
 def _separator(head: bytes, kind: str, name: str) -> str:
@@ -242,20 +245,19 @@ def _separator(head: bytes, kind: str, name: str) -> str:
 
 
 def _sound(
-    rows: Iterable[FileRow[Cells]], name: str, report: Report, first_must_be: bool = False
+    rows: Iterable[FileRow[Cells]], file: _File, report: Report, first_must_be: bool = False
 ) -> Iterator[tuple[str, Cells, bytes]]:
     """(where, cells, bytes) of each row; one that is not UTF-8 or has a fault is reported.
 
     first_must_be: the first row that is not blank says how the others are read, so BertsmithError is raised where it
     cannot be used.
     """
-    convert = CONVERT
+    name, utf8_fix = file.name, cache(to_utf8)
     for row in rows:
         error = None
-        convert = CONVERT_ONE if row.is_utf8 and not row.raw.isascii() else convert
         if not row.is_utf8:
             line = row.line + _lines_before_fault(row.raw)
-            error = BertsmithError(f"this line is {NOT_UTF8}", f"{name}:{line}", convert)
+            error = BertsmithError(f"this line is {NOT_UTF8}", f"{name}:{line}", utf8_fix(file.path))
         elif row.cells is None:
             what, fix = _FAULTS.get(row.fault, (f"this row cannot be read ({row.fault})", "check its quotation marks"))
             detail = f" ({row.detail})" if row.detail else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from bertsmith.base.errors import BertsmithError, TypeChecked, nearest
-from bertsmith.tasks.reading.bad_rows import LEAVE_OUT, BadRow, Report, SkippedRows, raise_at_once, refusal
+from bertsmith.tasks.reading.bad_rows import BadRow, Report, SkippedRows, leave_out, raise_at_once, refusal
 from bertsmith.tasks.reading.cells import LacksColumn, found_in, name_one
 from bertsmith.tasks.reading.files import Form, name_of, rows_of
 from bertsmith.tasks.reading.files import Row as Row
@@ -219,7 +219,7 @@ def read_records(
     name = name_of(source) if isinstance(source, str | Path) else name or "the rows"
     reader.check_bad_rows(records, bad, name)
     if bad and skipped is None:
-        raise refusal(bad, len(records), name, "correct or remove these rows" + (f"; {LEAVE_OUT}" if records else ""))
+        raise refusal(bad, len(records), name, f"correct or remove these rows{leave_out(len(bad), len(records))}")
     if bad and skipped is not None:
         skipped.add(bad, len(records), name)
     if not records:

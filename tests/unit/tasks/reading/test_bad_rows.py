@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -122,6 +123,16 @@ def test_too_many_bad_rows_are_refused(tmp_path, bad, good, most, may):
     assert not (tmp_path / "bad.jsonl").exists()
 
 
+@pytest.mark.parametrize(("bad", "good"), [(1, 2), (1, 1), (2, 1), (57, 43), (999, 1)])
+def test_rows_are_left_out_as_the_message_says(tmp_path, bad, good):
+    path = write(tmp_path / "rows.csv", "text,label\n" + "fine,a\n" * good + "empty,\n" * bad)
+    with pytest.raises(BertsmithError, match=f"{bad} of {bad + good:,} rows cannot be used") as caught:
+        read_records(path)
+    share = re.search(r"with --skip-bad-rows FILE(?: --bad-share (\S+))?;", caught.value.fix)[1]
+    assert (share is not None) == (bad > good)
+    assert len(collected(path, tmp_path, float(share or 0.5))[1]) == bad
+
+
 def test_a_fault_of_all_rows_is_told_once_and_no_row_is_to_be_removed(tmp_path):
     path = write(tmp_path / "rows.csv", "text,label,kind\na,x,y\nb,x,z\nc,x,y\n")
     with pytest.raises(BertsmithError, match="3 of 3 rows cannot be used, all for the same reason") as caught:
@@ -155,16 +166,20 @@ def test_a_line_of_names_that_cannot_be_read_is_not_skipped(tmp_path):
     [
         ("rows.csv", ["text,label\n", "caf\xe9,a\n", "th\xe9,b\n"]),
         ("rows.jsonl", ['{"text": "caf\xe9"}\n', '{"text": "th\xe9"}\n']),
-        ("rows.conll", ["caf\xe9 O\nbar B-LOC\n\n", "th\xe9 O\n"]),
+        ("rows.conll", ["caf\xe9 O\nbar B-LOC\n\n", "th\xe9 O\n\n"]),
     ],
 )
 def test_a_line_of_another_encoding_is_not_mended_by_spoiling_the_others(tmp_path, name, rows):
     """iconv from WINDOWS-1252 makes two letters of every one that is UTF-8 already."""
-    (tmp_path / name).write_bytes("".join(rows[:-1]).encode() + rows[-1].encode("cp1252"))
-    with pytest.raises(BertsmithError, match="not UTF-8") as caught:
-        list(rows_of(tmp_path / name, Form(), raise_at_once))
-    assert "convert this one alone" in caught.value.fix
-    assert "iconv -f" not in caught.value.fix
+    *begin, good = (each.encode() for each in rows[:-1])
+    bad = rows[-1].encode("cp1252")
+    within = bad.replace(b"\xe9", b"\xe9\xc3\xa9")
+    for several in ([good, bad], [bad, good], [within]):
+        (tmp_path / name).write_bytes(b"".join([*begin, *several]))
+        with pytest.raises(BertsmithError, match="not UTF-8") as caught:
+            list(rows_of(tmp_path / name, Form(), raise_at_once))
+        assert "convert this one alone" in caught.value.fix, several
+        assert "iconv -f" not in caught.value.fix
     (tmp_path / name).write_bytes("".join(rows).encode("cp1252"))
     with pytest.raises(BertsmithError, match="iconv -f WINDOWS-1252"):
         list(rows_of(tmp_path / name, Form(), raise_at_once))
