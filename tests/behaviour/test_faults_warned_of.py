@@ -74,17 +74,19 @@ def test_fault_rate_of_next_to_nothing(tmp_path: Path) -> None:
     assert found["step"] >= PLATEAU_LINES
 
 
-def test_fault_a_corpus_of_repeated_documents(tmp_path: Path) -> None:
+@pytest.mark.parametrize("held_out", [0.3, 0.0])
+def test_fault_a_corpus_of_repeated_documents(held_out: float, tmp_path: Path) -> None:
     """Copies that differ by a word, as those without a difference are dropped when the corpus is prepared."""
     texts = [" ".join(text.split())[:3000] for text in sorted(pydoc_data.topics.topics.values(), key=len)[-6:]]
     copies = [f"{text} This was copy {number}." for number in range(8) for text in texts]
     (tmp_path / "copies.txt").write_text("\n".join(copies), encoding="utf-8")
-    options = PrepareOptions(documents="line", held_out=0.3, vocabulary_size=512, workers=1, shard_tokens=8000)
+    options = PrepareOptions(documents="line", held_out=held_out, vocabulary_size=512, workers=1, shard_tokens=8000)
     made = prepare(tmp_path / "copies.txt", tmp_path / "corpus", options=options)
     assert repeated_share(made) > 0.7 > 0.2 > repeated_share(corpus())
     run = tiny(tmp_path / "run", "--phase1.steps=2", of=made)
     (found,) = warnings(run)
     assert (found["name"], found["step"]) == (REPEATED, 0)
+    assert ("held-out text has them too" in found["message"]) == (held_out > 0)
 
 
 def test_a_resumed_run_keeps_its_warnings_and_repeats_none(

@@ -250,7 +250,7 @@ IDS = "text,label\n" + "".join(f"word{number % 30} word{number // 30},id{number}
         (TABLE, PRAISE + "word1,mixed\n", [], "dev.csv:22"),
         (TABLE + ",praise\n", None, [], "train.csv:102: column 'text' is empty"),
         (TABLE, PRAISE + '" ",praise\n', [], "dev.csv:22: column 'text' is empty"),
-        (PRAISE, None, [], "there is 1 label, and a classifier needs two"),
+        (PRAISE, None, [], "a classifier needs two labels, and these rows have 1 label"),
         ("text,label\nword1,praise\n", None, [], "no row can go to dev"),
         ("text,label\n", None, [], "there are no rows"),
         ("tokens,tags\nAnn sleeps,O O\n", None, [], "no training row has an entity"),

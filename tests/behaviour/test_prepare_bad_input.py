@@ -161,7 +161,7 @@ def test_a_compressed_file_that_is_cut_short_is_warned_of(tmp_path: Path, caplog
     (tmp_path / "rows.jsonl.gz").write_bytes(packed[: len(packed) // 2])
     corpus = prepare(tmp_path / "rows.jsonl.gz", tmp_path / "corpus", options=options())
     assert 0 < corpus.documents("train") < 200
-    what = "1 compressed files that are damaged, read up to the damage (rows.jsonl.gz"
+    what = "compressed files that are damaged, read up to the damage: 1 (rows.jsonl.gz"
     (said,) = [record.message for record in caplog.records if what in record.message]
     assert said.endswith("copy them again")
 
@@ -172,14 +172,14 @@ def test_rows_lost_with_a_damaged_row_group_are_warned_of(tmp_path: Path, caplog
     damaged_parquet(path, texts)
     corpus = prepare(path, tmp_path / "corpus", options=options())
     assert corpus.counts["kept"]["documents"] == 300
-    what = "1 row groups that are damaged, read up to the damage (rows.parquet, row group 1, 100 of 100 rows lost ("
+    what = "row groups that are damaged, read up to the damage: 1 (rows.parquet, row group 1, 100 of 100 rows lost ("
     assert what in caplog.text
 
 
 def test_where_no_row_is_right_the_first_wrong_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,text\n" + '1, "Quotes, behind a space"\n' * 9)
     with pytest.raises(
-        BertsmithError, match=r"9 rows with another number of cells .*; such as a.csv, byte 8"
+        BertsmithError, match=r"rows with another number of cells .*: 9; such as a.csv, byte 8"
     ) as raised:
         prepare(tmp_path / "a.csv", tmp_path / "corpus", options=options())
     assert raised.value.fix == "correct what is counted there, or give a source with more text in it"

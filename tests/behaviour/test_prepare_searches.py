@@ -74,7 +74,7 @@ def test_where_evaluation_text_is_all_there_is_nothing_is_made(
     said: list[str] = []
     monkeypatch.setattr(pipeline, "say", said.append)
     source = write_lines(tmp_path / "text.txt", [sentence(1), sentence(2)])
-    with pytest.raises(BertsmithError, match=rf"no document is left of 2 read \(2 {HOLDS}; such as text.txt@0"):
+    with pytest.raises(BertsmithError, match=rf"no document is left of 2 read \({HOLDS}: 2; such as text.txt@0"):
         prepare(source, tmp_path / "corpus", tokenizer=tokenizer, options=options(exclude=(source,)))
     assert any("0 empty, short or broken, 2 duplicates or with evaluation text" in line for line in said)
     assert not (tmp_path / "corpus" / "corpus.json").exists()
@@ -176,7 +176,7 @@ def test_near_copies_are_dropped_and_named(tmp_path: Path, tokenizer: Tokenizer)
     (copy,) = corpus.counts["dropped"][COPY]["examples"]
     assert copy.endswith("(as text.txt@0)")
     report = inspect(corpus)
-    assert "near-duplicates: 1 documents whose runs of 5 words agree to about 80% or more" in report
+    assert "near-duplicates: 1 document whose runs of 5 words agree to about 80% or more" in report
     assert "each with at most 8 kept ones of every bucket" in report
     without = prepare(source, tmp_path / "without", tokenizer=tokenizer, options=options())
     assert dropped(without) == {COPY: 1}

@@ -227,7 +227,7 @@ def test_text_that_is_lost_in_long_lines_is_warned_of(
     (tmp_path / "one.txt").write_text("A line without an end, again and again. " * 50)
     corpus = prepare(tmp_path / "one.txt", tmp_path / "out", tokenizer=tokenizer, options=options(workers=1))
     assert corpus.account["counts"]["read"]["bytes"] == 500
-    assert "1 lines longer than 500 B, cut off there: 1.5 kB are lost (one.txt, byte 0); break them" in caplog.text
+    assert "lines longer than 500 B, cut off there: 1; 1.5 kB are lost (one.txt, byte 0); break them" in caplog.text
 
 
 def test_a_source_that_changes_while_it_is_read_is_named(
@@ -243,7 +243,7 @@ def test_a_source_that_changes_while_it_is_read_is_named(
     monkeypatch.setattr(pipeline, "plan_parts", plan)
     corpus = prepare(path, tmp_path / "out", tokenizer=tokenizer, options=options(workers=1))
     assert corpus.account["counts"]["changed"]["files that changed while they were read"]["examples"] == ["one.jsonl"]
-    assert "1 files that changed while they were read (one.jsonl): the corpus may hold parts of both" in caplog.text
+    assert "files that changed while they were read: 1 (one.jsonl); the corpus may hold parts of both" in caplog.text
 
 
 def test_poison_is_counted_and_named_and_the_rest_goes_on(

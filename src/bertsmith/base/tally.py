@@ -44,9 +44,9 @@ class Tally(dict[str, Entry]):
             entry.examples += theirs.examples[: EXAMPLES - len(entry.examples)]
 
     def lines(self) -> list[str]:
-        """The entries as lines for the user: how often, what, and where first."""
+        """The entries as lines for the user: what, how often, and where first."""
         return [
-            f"{entry.count:,} {what}" + (f"; such as {entry.examples[0]}" if entry.examples else "")
+            f"{what}: {entry.count:,}" + (f"; such as {entry.examples[0]}" if entry.examples else "")
             for what, entry in self.items()
         ]
 

@@ -93,8 +93,8 @@ def _searches(corpus: Corpus) -> list[str]:
     threshold = f"{near['threshold']:.0%}"
     return [
         *lines,
-        f"near-duplicates: {near['dropped']:,} documents whose runs of {near['words_a_run']} words agree to about "
-        f"{threshold} or more with those of an earlier",
+        f"near-duplicates: {counted(near['dropped'], 'document')} whose runs of {near['words_a_run']} words agree to "
+        f"about {threshold} or more with those of an earlier",
         f"  document that is kept, by {near['by']} ({PERMUTATIONS} values each: estimates, give or take 4%); "
         f"{near['compared']:,} were compared,",
         f"  each with at most {LEADERS} kept ones of every bucket (documents with a band of values in common);",

@@ -135,7 +135,7 @@ class Pipeline:
         drops = self._options.exclude and self._options.exclude_action == "drop"
         say(
             f"documents: {account.documents:,} read ({size(account.bytes)} of text), "
-            f"{why or '0 empty, short or broken'}, {account.dropped.count - broken:,} duplicates"
+            f"{why or '0 empty, short or broken'}, {counted(account.dropped.count - broken, 'duplicate')}"
             f"{' or with evaluation text' if drops else ''}; {duration(time.monotonic() - started)}"
         )
         self._refuse_nothing(account, account.documents - account.dropped.count)
@@ -148,7 +148,9 @@ class Pipeline:
                 account.changed.note(_CHANGED, example=file.name)
         if entry := account.changed.get(_CHANGED):
             where = ", ".join(entry.examples)
-            warn(f"{entry.count:,} {_CHANGED} ({where}): the corpus may hold parts of both; prepare it in a new folder")
+            warn(
+                f"{_CHANGED}: {entry.count:,} ({where}); the corpus may hold parts of both: prepare it in a new folder"
+            )
 
     def _refuse_nothing(self, account: Account, left: int) -> None:
         """Raises BertsmithError where no document is left."""
@@ -299,13 +301,15 @@ def _tell_lost(account: Account) -> None:
     """Warns of text that is lost: counted, but easily overlooked."""
     for damage in filter(account.changed.get, (DAMAGED, DUMP_DAMAGED, DAMAGED_GROUPS)):
         entry = account.changed[damage]
-        warn(f"{entry.count:,} {damage} ({', '.join(entry.examples)}); copy them again")
+        warn(f"{damage}: {entry.count:,} ({', '.join(entry.examples)}); copy them again")
     if cut := account.dropped.get(CUT_SHORT):
-        warn(f"{cut.count:,} {CUT_SHORT} ({', '.join(cut.examples)}), and what followed them is missing; copy it again")
+        warn(f"{CUT_SHORT}: {cut.count:,} ({', '.join(cut.examples)}), and what followed is missing; copy it again")
     for what, entry in account.changed.items():
         if what.endswith(CUT_OFF):
             where = f"{size(entry.bytes)} are lost ({', '.join(entry.examples)})"
-            warn(f"{entry.count:,} {what}: {where}; break them into shorter ones (plain text as by: fold -s -w 100000)")
+            warn(
+                f"{what}: {entry.count:,}; {where}; break them into shorter ones (plain text as by: fold -s -w 100000)"
+            )
     if lost := account.changed.get(NOT_UTF8):
         where = ", ".join(lost.examples)
         warn(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import log_choice
+from bertsmith.base.log import counted, log_choice
 from bertsmith.base.versions import version_of
 from bertsmith.tokens.special_ids import token_dtype
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -97,7 +97,11 @@ def _fault(tokenizer: Tokenizer, versions: tuple[str | None, str | None]) -> str
     if versions in COMPARED_VERSIONS:
         return None
     differing = _compared(tokenizer)
-    return f"{NANOTOKEN} differs in {len(differing):,} code points, such as U+{differing[0]:04X}" if differing else None
+    return (
+        f"{NANOTOKEN} differs in {counted(len(differing), 'code point')}, such as U+{differing[0]:04X}"
+        if differing
+        else None
+    )
 
 
 @functools.lru_cache(maxsize=4)

@@ -166,7 +166,7 @@ def test_the_choice_is_said_and_held_to(caplog: pytest.LogCaptureFixture, monkey
     monkeypatch.setattr(fast_ids._Fast, "encode", wrong)
     with caplog.at_level("INFO", "bertsmith"):
         assert choose_library(tokenizer) == SLOW
-    assert "differs in 1 code points, such as U+0416" in caplog.text
+    assert "differs in 1 code point, such as U+0416" in caplog.text
     fast_ids._compared.cache_clear()
     monkeypatch.setattr(fast_ids, "version_of", lambda name: None if name == "nanotoken" else "1")
     with caplog.at_level("INFO", "bertsmith"):

@@ -88,7 +88,7 @@ def test_words_too_long_for_bert_are_counted_and_said(
     with caplog.at_level("INFO", "bertsmith"):
         make_vocabulary([source], tmp_path / "out", VocabularyOptions(documents="line", workers=1, **chosen))
     assert (
-        f"3 words longer than 100 characters, [UNK] to BERT, not counted for the vocabulary; such as {'ab' * 20}... "
+        f"words longer than 100 characters, [UNK] to BERT, not counted for the vocabulary: 3; such as {'ab' * 20}... "
         "(120 characters)"
     ) in caplog.text
 

@@ -58,7 +58,7 @@ def _answers(row: Row, column: str, impossible: bool) -> list[tuple[Any, Any]]:
         except TypeError:
             raise ValueError(f"column '{column}' holds an object without lists of texts and of starts") from None
         if starts and len(starts) != len(texts):
-            raise ValueError(f"column '{column}' has {len(texts)} texts and {len(starts)} starts")
+            raise ValueError(f"column '{column}' has {counted(len(texts), 'text')} and {counted(len(starts), 'start')}")
         return list(zip(texts, starts or [None] * len(texts), strict=True))
     if not isinstance(value, Sequence):
         raise ValueError(f"column '{column}' holds no answers; give a text, or a list of texts or of SQuAD's objects")

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say, warn
+from bertsmith.base.log import counted, say, warn
 from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum, cross_entropy_sum
@@ -294,7 +294,7 @@ def _warn_of_numbers(records: Sequence[ChoiceRecord]) -> None:
         warn(f"{what}, such as {letters[0].where}, in the others it is a number or a text", of_all_ranks=True)
     unclear = [each for each in records if set(_places(str(each.label), each.choices)) - {each.label}]
     if unclear:
-        what = f"in {len(unclear):,} training rows the label is the number of a choice and the text of another"
+        what = f"in {counted(len(unclear), 'training row')} the label is the number of a choice and the text of another"
         warn(f"{what}, such as {unclear[0].where}; the number is taken", of_all_ranks=True)
 
 

@@ -305,7 +305,7 @@ def _named(rows: Iterable[tuple[str, list[str], bytes]], file: _File, report: Re
         if len(cells) == len(names):
             yield where, dict(zip(names, cells, strict=True))
             continue
-        what = f"this row has {len(cells)} fields and the first one has {len(names)}"
+        what = f"this row has {counted(len(cells), 'field')} and the first one has {len(names)}"
         fix = (
             "quote fields that contain the separator"
             if file.quoted

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError, nearest
-from bertsmith.base.log import warn
+from bertsmith.base.log import counted, warn
 from bertsmith.tasks.reading.cells import found_in
 from bertsmith.tasks.reading.shapes import is_number
 
@@ -97,7 +97,11 @@ def class_names(labels: Iterable[str], where: str, many: bool, given: str | None
     """
     names = {class_name(label) for label in labels}
     if len(names) < 2:
-        raise BertsmithError(f"there is {len(names)} label, and a classifier needs two", where, "check --columns.label")
+        raise BertsmithError(
+            f"a classifier needs two labels, and these rows have {counted(len(names), 'label')}",
+            where,
+            "check --columns.label",
+        )
     if given is not None:
         return _ordered(names, where, given)
     fractions = sorted(name for name in names if _FRACTION.fullmatch(name))

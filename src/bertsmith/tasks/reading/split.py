@@ -57,7 +57,7 @@ def split(classes: Sequence[Hashable], units: Sequence[Hashable], share: float, 
     if not grouped:
         _give_back(taken, list(members.values()), classes)
     if not taken:
-        _refuse(len(classes), len(members), share, grouped)
+        _refuse([[classes[place] for place in places] for places in held], len(classes), share, grouped)
     sides = [False] * len(classes)
     for unit, places in enumerate(members.values()):
         for place in places:
@@ -167,7 +167,15 @@ def _listed(label: Collection[Any]) -> Hashable:
     return frozenset(map(str, names)) if all(names) else "some" if label else "none"
 
 
-def _refuse(rows: int, units: int, share: float, grouped: bool) -> None:
-    held = counted(units, "group" if grouped else "different text")
+def _refuse(units: Sequence[Sequence[Hashable]], rows: int, share: float, grouped: bool) -> None:
+    """units: the classes of the rows of each that count."""
+    held = counted(len(units), "group" if grouped else "different text")
     what = f"no row can go to dev: a share of {share} of {counted(rows, 'row')}, of {held}"
-    raise BertsmithError(what, "dev_share", "use a larger share, give more rows, or name a file of dev rows")
+    of_class = Counter(each for classes in units for each in set(classes))
+    some_may = any(all(of_class[each] > 1 for each in classes) for classes in units)
+    fix = (
+        "use a larger share, give more rows"
+        if some_may
+        else f"give several {'groups' if grouped else 'texts'} of a label"
+    )
+    raise BertsmithError(what, "dev_share", f"{fix}, or name a file of dev rows")

@@ -32,7 +32,7 @@ def without_pieces(records: Sequence[TaggedRecord], words: Sequence[Words]) -> l
         for place in np.flatnonzero(each.first == NO_PIECE):
             start, end = each.offsets[place]
             where = f"{_word(record, int(place))} {record.text[start:end]!r}"
-            notes.note("words have no piece, so that their tag is O", example=where)
+            notes.note("words without a piece, tagged O", example=where)
     return notes.lines()
 
 
@@ -46,19 +46,19 @@ def misfitting(
     notes = Tally()
     own = scheme_of([record.tags or () for record in records], scheme or BIO)
     if scheme is not None and own != scheme:
-        what = f"rows have tags in {own.name}, where those of the training rows are in {scheme.name}"
+        what = f"rows with tags in {own.name}, where those of the training rows are in {scheme.name}"
         notes.note(what, len(records), example=records[0].where)
     for record, each in zip(records, words, strict=True):
         tags = record.tags or ()
         for place in misfits(tags, own):
-            what = f"tags do not fit {own.name} and are read as conlleval reads them"
+            what = f"tags that do not fit {own.name}, read as conlleval reads them"
             notes.note(what, example=f"{_word(record, place)} {tags[place]}")
         for span in on_words(record.label, each.offsets)[1]:
-            what = "spans begin or end inside a word: trained as the whole word, and missed in the score"
+            what = "spans that begin or end inside a word, trained as the whole word and missed in the score"
             notes.note(what, example=_span(record, span))
         for span in record.label:
             if span.label not in types:
-                what = f"entities are of the type '{span.label}', which no training row has: missed in the score"
+                what = f"entities of the type '{span.label}', which no training row has, missed in the score"
                 notes.note(what, example=_span(record, span))
     return notes.lines()
 

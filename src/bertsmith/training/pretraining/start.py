@@ -53,7 +53,8 @@ def check_text(trainer: Trainer, corpus: Corpus) -> None:
         trainer.warn_of(
             REPEATED,
             f"{share:.0%} of the text to train on is in sentences that occur before (0.1% in Wikipedia): the model "
-            "will memorise them, and held-out text has them too; prepare the corpus with --near-duplicates",
+            f"will memorise them{', and held-out text has them too' if corpus.documents('held_out') else ''}; prepare "
+            "the corpus with --near-duplicates",
         )
 
 

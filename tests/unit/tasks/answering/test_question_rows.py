@@ -63,7 +63,7 @@ def test_without_labels_answers_are_not_looked_at():
         ({}, "no answers in column 'answers'; a question without an answer has an empty list"),
         ({"answers": None, "is_impossible": False}, "no answers in column 'answers'"),
         ({"answers": 5}, "holds no answers"),
-        ({"answers": {"text": ["a", "b"], "answer_start": [1]}}, "2 texts and 1 starts"),
+        ({"answers": {"text": ["a", "b"], "answer_start": [1]}}, "2 texts and 1 start"),
         ({"answers": {"text": ["a"], "answer_start": 1}}, "an object without lists of texts and of starts"),
         ({"answers": {"text": None}}, "an object without lists of texts and of starts"),
         ({"answers": [{"answer_start": 1}]}, "an answer is of type NoneType"),

@@ -180,7 +180,7 @@ def test_a_number_is_the_choices_place_and_where_it_may_be_its_text_is_warned_of
     found = read_records(rows, reader=Choice)
     assert [each.label for each in found] == [2, 1, 1, 0]
     Choice.of_records(found, FinetuneSettings())
-    assert "in 1 training rows the label is the number of a choice and the text of another, such as row 1" in said.text
+    assert "in 1 training row the label is the number of a choice and the text of another, such as row 1" in said.text
 
 
 def test_a_long_context_is_read_in_windows_beside_each_choice_and_their_numbers_are_joined_by_their_mean():

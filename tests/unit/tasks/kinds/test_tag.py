@@ -163,7 +163,9 @@ def test_tags_of_folds_are_doubted_by_confident_learning(part: str, how: str, tm
 def test_a_broken_span_is_trained_as_its_word_and_missed_in_the_score(said: pytest.LogCaptureFixture) -> None:
     rows = [{"text": "abc d", "spans": [[0, 2, "x"]]}, {"text": "abc d", "spans": [[0, 3, "x"]]}]
     task, made = examples(rows)
-    assert "1 spans begin or end inside a word" in said.text
+    assert (
+        "spans that begin or end inside a word, trained as the whole word and missed in the score: 1; such" in said.text
+    )
     assert "row 1 'ab' (0 to 2)" in said.text
     assert made.targets[np.array([0])].tolist() == made.targets[np.array([1])].tolist()
     figures = task.evaluate(scores_of([["B-x", "O"]] * 2, task, made), made)
@@ -175,7 +177,7 @@ def test_a_type_that_training_rows_lack_is_counted_named_and_missed(said: pytest
     task = task_of(ROWS)
     dev = records([{"tokens": ["a", "b"], "tags": ["B-x", "B-z"]}])
     made = task.examples(dev, TOKENIZER, 32)
-    assert "1 entities are of the type 'z', which no training row has" in said.text
+    assert "entities of the type 'z', which no training row has, missed in the score: 1" in said.text
     assert "row 1 'b' (2 to 3)" in said.text
     assert task.labels(made.targets[np.array([0])]) == 1
     found = task.evaluate(scores_of([["B-x", "O"]], task, made), made)
@@ -185,7 +187,7 @@ def test_a_type_that_training_rows_lack_is_counted_named_and_missed(said: pytest
 
 def test_tags_that_do_not_fit_the_scheme_are_counted_and_named(said: pytest.LogCaptureFixture) -> None:
     examples([*ROWS, {"tokens": ["a", "b", "c"], "tags": ["O", "I-x", "I-y"]}])
-    assert "2 tags do not fit BIO" in said.text
+    assert "tags that do not fit BIO, read as conlleval reads them: 2" in said.text
     assert "row 3, word 2 I-x" in said.text
 
 
@@ -194,7 +196,7 @@ def test_rows_of_another_scheme_than_the_training_rows_are_held_to_their_own(sai
     assert task.scheme is not None
     assert task.scheme.name == "IOB1"
     task.examples(records([{"tokens": "a b", "tags": "O B-x"}]), TOKENIZER, 32)
-    assert "1 rows have tags in BIO, where those of the training rows are in IOB1; such as row 1" in said.text
+    assert "rows with tags in BIO, where those of the training rows are in IOB1: 1; such as row 1" in said.text
     said.clear()
     task.examples(records([{"tokens": "a b", "tags": "I-x I-x"}]), TOKENIZER, 32)
     assert not said.text
@@ -202,7 +204,7 @@ def test_rows_of_another_scheme_than_the_training_rows_are_held_to_their_own(sai
 
 def test_words_without_a_piece_are_counted_and_named(said: pytest.LogCaptureFixture) -> None:
     examples(ROWS)
-    assert "1 words have no piece, so that their tag is O; such as row 2, word 2 '\\u200b'" in said.text
+    assert "words without a piece, tagged O: 1; such as row 2, word 2 '\\u200b'" in said.text
 
 
 def test_words_go_before_text_where_they_have_tags() -> None:

@@ -319,7 +319,7 @@ def test_text_in_utf16_and_line_ends_of_old_programs(tmp_path):
     assert "iconv -f UTF-16LE" in error.fix
     path = write(tmp_path / "mac.csv", "text,label\rone,a\rtwo\r")
     error = failing(path)
-    assert "has 1 fields" in error.what
+    assert "has 1 field" in error.what
     assert error.where == f"{path}:3"
 
 

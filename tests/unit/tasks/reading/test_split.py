@@ -122,8 +122,18 @@ def test_a_share_that_is_none_is_refused(share):
     [(["a"], [0], False), (list("abcdef"), range(6), False), (["a"] * 8, [0] * 8, True), (["a"] * 8, [0] * 8, False)],
 )
 def test_rows_that_cannot_be_divided_are_refused(classes, units, grouped):
-    with pytest.raises(BertsmithError, match="no row can go to dev"):
+    with pytest.raises(BertsmithError, match="no row can go to dev") as caught:
         split(classes, units, 0.5, 1, grouped)
+    assert caught.value.fix.startswith(f"give several {'groups' if grouped else 'texts'} of a label")
+    with pytest.raises(BertsmithError, match="no row can go to dev"):
+        split(classes, units, 0.99, 1, grouped)
+
+
+def test_a_larger_share_is_advised_where_it_helps():
+    with pytest.raises(BertsmithError, match="no row can go to dev") as caught:
+        split(["a", "a", "b"], range(3), 0.01, 1, False)
+    assert "use a larger share" in caught.value.fix
+    assert split(["a", "a", "b"], range(3), 0.9, 1, False).dev
 
 
 def test_ten_rows_can_be_divided():
