@@ -36,7 +36,7 @@ from bertsmith.tasks.sequences import Inputs, Ragged, Sequences
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.tagging.align import NO_PIECE, Words, align_text, align_words, in_characters
 from bertsmith.tasks.tagging.rows import ENTITIES, TaggedRecord, tagged_record, word_offsets
-from bertsmith.tasks.tagging.schemes import BIO, OUTSIDE, Scheme, scheme_of, spans_of, split_tag, tags_of
+from bertsmith.tasks.tagging.schemes import BIO, OUTSIDE, Scheme, are_in, scheme_of, spans_of, split_tag, tags_of
 from bertsmith.tasks.tagging.truth import misfitting, true_spans, true_tags, without_pieces
 from bertsmith.tasks.tagging.windows import WordSequences, place
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
@@ -68,8 +68,8 @@ class Tagger(nn.Module):
 @dataclass(frozen=True)
 class Tag(Task):
     """names: of the C classes, which are tags, in the order of the model's outputs. overlap: pieces that the windows of
-    a long text share. scheme: that of the training rows' tags; None where they are marked spans. counts: entities of
-    each type in the training rows, the most frequent first."""
+    a long text share. scheme: that of the training rows' tags; None where they are marked spans, or in none. counts:
+    entities of each type in the training rows, the most frequent first."""
 
     kind = "tag"
     architectures = ("BertForTokenClassification",)
@@ -110,8 +110,9 @@ class Tag(Task):
         warn_of_alike(counts)
         names = (OUTSIDE, *(f"{letter}-{label}" for label in sorted(counts) for letter in (BIO.first, BIO.middle)))
         tagged = [record.tags for record in map(_tagged, records) if record.tags is not None]
-        scheme = scheme_of(tagged) if tagged else None
-        return cls(names, settings.window_overlap, scheme, dict(counts.most_common()))
+        scheme = scheme_of(tagged)
+        known = scheme if tagged and are_in(scheme, tagged) else None
+        return cls(names, settings.window_overlap, known, dict(counts.most_common()))
 
     @classmethod
     def of_folder(cls, facts: FolderFacts) -> Self:

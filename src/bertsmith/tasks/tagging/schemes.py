@@ -20,6 +20,7 @@ UNNAMED = "entity"
 """The type of tags without one, as files with one kind of span have them (B, I, O)."""
 
 _TAG = re.compile(r"(?P<letter>[BILUESMW])(-(?P<label>\S(.*\S)?))?")
+_FEW_MISFITS = 10
 _BEGINS, _ENDS = frozenset("BSUW"), frozenset("ELSUW")
 
 
@@ -109,6 +110,13 @@ def scheme_of(sentences: Sequence[Sequence[str]], expected: Scheme = BIO) -> Sch
         if not fewest:
             break
     return best
+
+
+def are_in(scheme: Scheme, sentences: Sequence[Sequence[str]]) -> bool:
+    """Whether at most a tenth of the tags of spans, or a few of them, do not fit the scheme. Of tags at random, or
+    of other words, more do not fit any."""
+    inside = sum(tag != OUTSIDE for tags in sentences for tag in tags)
+    return sum(len(misfits(tags, scheme)) for tags in sentences) <= max(_FEW_MISFITS, inside / 10)
 
 
 def first_overlap(spans: Sequence[Span]) -> tuple[Span, Span] | None:

@@ -10,7 +10,7 @@ from bertsmith.base.tally import Tally
 from bertsmith.tasks.scoring.entities import Span
 from bertsmith.tasks.tagging.align import NO_PIECE, Words, in_characters, on_words, widened
 from bertsmith.tasks.tagging.rows import TaggedRecord
-from bertsmith.tasks.tagging.schemes import BIO, Scheme, misfits, scheme_of, tags_of
+from bertsmith.tasks.tagging.schemes import BIO, Scheme, are_in, misfits, scheme_of, tags_of
 
 
 def true_tags(record: TaggedRecord, words: Words) -> list[str]:
@@ -44,14 +44,17 @@ def misfitting(
     scheme: that of the training rows. Rows of another one, such as dev rows, are held to their own, and counted.
     """
     notes = Tally()
-    own = scheme_of([record.tags or () for record in records], scheme or BIO)
-    if scheme is not None and own != scheme:
+    every = [record.tags or () for record in records]
+    own = scheme_of(every, scheme or BIO)
+    has_scheme = are_in(own, every)
+    if scheme is not None and own != scheme and has_scheme:
         what = f"rows with tags in {own.name}, where those of the training rows are in {scheme.name}"
         notes.note(what, len(records), example=records[0].where)
     for record, each in zip(records, words, strict=True):
         tags = record.tags or ()
         for place in misfits(tags, own):
-            what = f"tags that do not fit {own.name}, read as conlleval reads them"
+            even = own.name if has_scheme else f"even {own.name}, the nearest scheme (are they of other words?)"
+            what = f"tags that do not fit {even}, read as conlleval reads them"
             notes.note(what, example=f"{_word(record, place)} {tags[place]}")
         for span in on_words(record.label, each.offsets)[1]:
             what = "spans that begin or end inside a word, trained as the whole word and missed in the score"

@@ -202,6 +202,20 @@ def test_rows_of_another_scheme_than_the_training_rows_are_held_to_their_own(sai
     assert not said.text
 
 
+def test_tags_of_other_words_are_in_no_scheme(said: pytest.LogCaptureFixture) -> None:
+    """As where columns of two files were put together."""
+    tags = ["B-x I-x I-x O", "O O B-y I-y", "O B-x O B-y"] * 20
+    shifted = [*" ".join(tags).split()[1:], "O"]
+    rows = [{"tokens": "a b c d", "tags": shifted[start : start + 4]} for start in range(0, len(shifted), 4)]
+    task = task_of(rows)
+    assert task.scheme is None
+    assert not any("scheme of the tags" in line for line in task.description())
+    task.examples(records(rows), TOKENIZER, 32)
+    assert "tags that do not fit even BIO, the nearest scheme (are they of other words?)" in said.text
+    right = [{"tokens": "a b c d", "tags": each} for each in tags]
+    assert task_of([*right, *rows[:10]]).scheme is not None, "a few are faults of their words"
+
+
 def test_words_without_a_piece_are_counted_and_named(said: pytest.LogCaptureFixture) -> None:
     examples(ROWS)
     assert "words without a piece, tagged O: 1; such as row 2, word 2 '\\u200b'" in said.text

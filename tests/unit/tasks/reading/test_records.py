@@ -100,8 +100,7 @@ def test_standard_input_that_is_not_utf8_is_named_by_line(monkeypatch):
     monkeypatch.setattr("sys.stdin", typed(b"text,label\n" + b"fine,a\n" * 5000 + b"M\xfcller,b\n"))
     error = failing("-")
     assert "not UTF-8" in error.what
-    assert error.where == "standard input:5002"
-    assert error.fix == "send rows in UTF-8"
+    assert (error.where, error.fix) == ("standard input:5002", "send rows in UTF-8")
 
 
 def test_standard_input_that_is_closed_is_said(monkeypatch):
