@@ -177,14 +177,14 @@ def cells_of(head: bytes, whole: bool, choices: Sequence[str]) -> tuple[str, lis
             continue
         agree = sum(len(row) == len(rows[0]) for row in rows)
         fits = agree == len(rows) and (whole or len(rows) > 1)
-        natural = (len(cells) > 1) == (cells[0] != "\t" or _is_quoted(text, cells[0]))
+        natural = (len(cells) > 1) == (cells[0] != "\t" or are_quoted(text, cells[0]))
         rank = (len(rows[0]) > 1, fits, natural, agree)
         if best_rank < rank:
             best, best_rank = (cells, rows), rank
     return best
 
 
-def _is_quoted(text: str, delimiter: str) -> bool:
+def are_quoted(text: str, delimiter: str) -> bool:
     """Whether quotes look as csv writes them: around every name in the header, or only around cells that need them.
 
     Such a cell holds a quote, doubled; a cell that a quote only begins, or that is quoted without need, is text.

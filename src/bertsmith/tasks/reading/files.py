@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -35,7 +36,7 @@ from bertsmith.rows.lines import Lines, Slice, head_of, raise_fault, split_at_re
 from bertsmith.rows.parquet import MAGIC as PARQUET_MAGIC
 from bertsmith.rows.parquet import doubled, parquet_rows
 from bertsmith.rows.row import Row as FileRow
-from bertsmith.rows.tables import OPEN_QUOTE, QUOTE, cells_of, named_separator, table_rows
+from bertsmith.rows.tables import OPEN_QUOTE, QUOTE, are_quoted, cells_of, named_separator, table_rows
 from bertsmith.tasks.reading.bad_rows import NOT_UTF8, Report, to_utf8
 from bertsmith.tasks.reading.documents import document_kind, document_rows
 
@@ -49,6 +50,9 @@ _JSON_LINES = ("ndjson", "json")
 # Of csv files; the first where their beginning does not tell.
 _SEPARATORS = ",;\t|"
 _HEAD = 1 << 16
+_ARCHIVES = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+# Behind a space a quote is a part of its cell, and so are the separators up to the next one.
+_QUOTED_BEHIND_SPACE = re.compile(r'\s+"(?:[^"]|"")*"\s*')
 # What can be gone through in Python, but not row by row.
 _NO_ROWS = (Mapping, Set, bytes, bytearray)
 # The message for a fault, and what to do about it.
@@ -137,6 +141,9 @@ def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Ro
     codec, name = codec_of(path), str(path)
     kind = suffix_within(path, codec).lstrip(".")
     start = peek(path, codec, _HEAD)
+    if start.startswith(_ARCHIVES):
+        what = "this is an archive or a workbook of Excel, whatever its name says"
+        raise BertsmithError(what, path, "unpack it, or save its table as csv in UTF-8")
     if kind != "parquet":
         check_marked(start, name, codec)
     part = Slice(name, name, kind, codec, encoding=encoding_of(start))
@@ -225,6 +232,10 @@ def _parse(lines: Iterable[tuple[int, bytes]], file: _File, report: Report) -> I
     if file.kind == "jsonl":
         return ((where, cells) for where, cells, _ in _sound(json_rows(lines, strict=True), file, report))
     cells = _separator(file.head, file.kind, file.name) + (QUOTE if file.quoted else "")
+    whole_lines = file.head if len(file.head) < _HEAD else file.head.rpartition(b"\n")[0]
+    if file.kind == "tsv" and file.form.quoted is None and are_quoted(whole_lines.decode(errors="replace"), cells):
+        why = "as usual in tsv files; where they quote fields as those of csv do: --columns.quoted"
+        log_choice(f"quotes in {file.name}", "read as parts of the text", why)
     rows = table_rows(lines, cells, strict=file.quoted, blank=True)
     return _named(_sound(rows, file, report, first_must_be=True), file, report)
 
@@ -302,15 +313,26 @@ def _named(rows: Iterable[tuple[str, list[str], bytes]], file: _File, report: Re
                 raise doubled(twice, where)
             if file.form.header:
                 continue
-        if len(cells) == len(names):
+        if fault := _fault(cells, names, raw, file):
+            report(BertsmithError(fault[0], where, fault[1]), raw)
+        else:
             yield where, dict(zip(names, cells, strict=True))
-            continue
-        what = f"this row has {counted(len(cells), 'field')} and the first one has {len(names)}"
+    if passed_over:
+        say(f"{file.name}: {counted(passed_over, 'blank line')} before or between its rows passed over")
+
+
+def _fault(cells: Sequence[str], names: Sequence[str], raw: bytes, file: _File) -> tuple[str, str] | None:
+    """What is wrong with the cells of a row, and what to do about it."""
+    if len(cells) != len(names):
         fix = (
             "quote fields that contain the separator"
             if file.quoted
             else "correct it, or where fields are quoted use --columns.quoted, in Python Columns(quoted=True)"
         )
-        report(BertsmithError(what, where, fix), raw)
-    if passed_over:
-        say(f"{file.name}: {counted(passed_over, 'blank line')} before or between its rows passed over")
+        return f"this row has {counted(len(cells), 'field')} and the first one has {len(names)}", fix
+    if file.form.header and len(names) > 1 and [cells[0].lstrip("\ufeff"), *cells[1:]] == names:
+        fix = "remove it, as where files are joined that each begin with them"
+        return "this row is the names of the columns again", fix
+    if file.quoted and any(_QUOTED_BEHIND_SPACE.fullmatch(cell) and cell.encode() in raw for cell in cells):
+        return "a quote behind a space quotes nothing", "leave no space between a separator and a quote"
+    return None

@@ -43,6 +43,49 @@ def test_bad_rows_of_a_table(tmp_path):
     assert "its quote is never closed" in found["9"][0]
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_line_of_names_within_the_rows_is_a_bad_row(tmp_path, mark):
+    """As where files were joined by `cat`."""
+    path = write(tmp_path / "rows.csv", f"{mark}text,label\ngood,a\n" + f"{mark}text,label\nbetter,b\n")
+    texts, bad = collected(path, tmp_path)
+    assert texts == ["good", "better"]
+    assert [each["why"] for each in bad] == ["this row is the names of the columns again"]
+    write(path, "text\ntext\nmore\n")
+    assert [row["text"] for _, row in rows_of(path, Form(), raise_at_once)] == ["text", "more"], "it may be a text"
+
+
+def test_quotes_behind_a_space_are_not_taken_for_letters(tmp_path):
+    path = write(tmp_path / "rows.csv", 'text,label\n"good", "a"\n" ""so"" ",a\nfine,"b"\nwell, b\n')
+    texts, bad = collected(path, tmp_path)
+    assert texts == [' "so" ', "fine", "well"]
+    assert [each["row"] for each in bad] == ['"good", "a"']
+    assert [each["why"] for each in bad] == ["a quote behind a space quotes nothing"]
+    write(tmp_path / "rows.tsv", 'text\tlabel\n "so"\ta\n')
+    assert collected(tmp_path / "rows.tsv", tmp_path) == ([' "so"'], []), "which quotes nothing there"
+
+
+def test_quotes_of_tsv_that_look_like_those_of_csv_are_told_of(tmp_path, said):
+    rows = 'text\tlabel\n"he said ""so"""\ta\n'
+    path = write(tmp_path / "rows.tsv", rows)
+    assert [row["text"] for _, row in rows_of(path, Form(), raise_at_once)] == ['"he said ""so"""']
+    assert f"quotes in {path}: read as parts of the text" in said.text
+    assert "--columns.quoted" in said.text
+    for name, content, form in (
+        ("a", rows, Form(quoted=True)),
+        ("b", rows, Form(quoted=False)),
+        ("c", 't\tl\n"so\ta\n', Form()),
+    ):
+        list(rows_of(write(tmp_path / f"{name}.tsv", content), form, raise_at_once))
+        assert f"quotes in {tmp_path / name}.tsv" not in said.text
+
+
+@pytest.mark.parametrize("begin", [b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1"])
+def test_a_workbook_by_the_name_of_a_table_is_not_to_be_converted(tmp_path, begin):
+    with pytest.raises(BertsmithError, match="an archive or a workbook of Excel") as caught:
+        read_records(write(tmp_path / "rows.csv", begin + bytes(range(256)) * 8))
+    assert "save its table as csv" in caught.value.fix
+
+
 def test_bad_rows_of_json_lines(tmp_path):
     lines = [
         '{"text": "a", "label": 1}',
