@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice, pairwise
 
+from bertsmith.rows.lines import split_at_returns
 from bertsmith.rows.row import Row
 
 # Of spans in IOB, IOBES, BMEWO or BILOU; where there is one kind of span, it may have no name.
@@ -63,10 +64,12 @@ def _sentences(lines: Iterable[tuple[int, bytes]]) -> Iterator[Row[list[list[str
     held: list[list[str]] = []
     raw: list[bytes] = []
     first, first_line, is_utf8 = 0, 0, True
-    for number, (begin, line) in enumerate(chain(lines, [(0, b"")]), start=1):
+    for number, (begin, line) in enumerate(chain(split_at_returns(lines), [(0, b"")]), start=1):
         text = line.decode(errors="replace")
         columns = _columns(text)
-        if columns and (_is_token(columns) or not _is_beside(columns)):
+        # Within a sentence a word behind # is a token that lacks its tag, and not a comment.
+        lacks_tag = bool(held) and len(columns) == 1 and columns[0] != _DOCUMENT
+        if columns and (lacks_tag or _is_token(columns) or not _is_beside(columns)):
             if not held:
                 first, first_line, is_utf8 = begin, number, True
             held.append(columns)

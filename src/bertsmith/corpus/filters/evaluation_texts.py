@@ -74,7 +74,7 @@ def evaluation_file(path: Path) -> EvaluationFile:
     suffix = suffix_within(path, codec)
     if suffix in _NAMED:
         return file(*_NAMED[suffix])
-    if is_conll(head.decode(errors="replace").split("\n")[:-1]):  # the last line may be cut off
+    if is_conll(head.replace(b"\r", b"\n").decode(errors="replace").split("\n")[:-1]):  # the last line may be cut off
         return file("CoNLL's columns, the tokens of a sentence joined by spaces", _conll)
     if suffix == ".tsv":
         return file("tsv", _tsv)

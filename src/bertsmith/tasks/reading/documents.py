@@ -31,7 +31,7 @@ def document_kind(part: Slice) -> str:
     head = head_of(part.path, part.codec, part.encoding, _HEAD)
     if suffix == "json":
         return "" if _is_json_lines(head) else JSON
-    lines = head.decode(errors="replace").split("\n")
+    lines = head.replace(b"\r", b"\n").decode(errors="replace").split("\n")
     return CONLL if is_conll(lines if len(head) < _HEAD else lines[:-1]) else ""
 
 

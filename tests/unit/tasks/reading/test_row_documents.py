@@ -36,7 +36,7 @@ SENTENCES = [
 
 @pytest.mark.parametrize("name", ["train.conll", "train.txt", "train.annotated", "train", "train.tsv", "train.bio"])
 @pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress)])
-@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
 def test_words_with_tags(tmp_path, name, suffix, pack, ends):
     path = write(tmp_path / f"{name}{suffix}", pack(CONLL.replace("\n", ends).encode()))
     assert read(path) == [(f"{path}:3", SENTENCES[0]), (f"{path}:6", SENTENCES[1])]
@@ -49,6 +49,13 @@ def test_a_sentence_that_is_not_numbered_as_others_are_is_named(tmp_path):
     assert [each[:2] for each in bad] == [
         (f"{path}:4", "the first column numbers the words of other sentences, and not of this one")
     ]
+
+
+def test_a_word_behind_a_hash_that_lacks_its_tag_is_no_comment(tmp_path):
+    path = write(tmp_path / "a.conll", "# sent 1\nin O\n#Rome\nnow O\n\n# sent 2\n#Rome B-LOC\n# O\n# the end\n")
+    rows, bad = read_all(path)
+    assert rows == [(f"{path}:7", {"tokens": ["#Rome", "#"], "tags": ["B-LOC", "O"]})]
+    assert [each[:2] for each in bad] == [(f"{path}:2", "the lines of this sentence have 1 and 2 columns")]
 
 
 def test_words_with_tags_in_another_encoding(tmp_path):
