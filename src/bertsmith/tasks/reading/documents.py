@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import first_of, log_choice
 from bertsmith.rows.conll import NOT_NUMBERED, conll_rows, is_conll
 from bertsmith.rows.lines import Lines, Slice, head_of, raise_fault
 from bertsmith.rows.squad import is_squad, paragraphs, parse_json
@@ -93,8 +94,12 @@ def _objects(lines: Iterable[tuple[int, bytes]], name: str, report: Report) -> I
     if is_squad(value):
         yield from _questions(value, name, report)
         return
-    if isinstance(value, dict):
-        value = value["data"] if isinstance(value.get("data"), list) else [value]
+    if isinstance(value, dict) and isinstance(value.get("data"), list):
+        if others := [key for key, held in value.items() if key != "data" and isinstance(held, list) and held]:
+            log_choice(f"rows of {name}", "its list 'data'", f"not read: {first_of(map(repr, others))}")
+        value = value["data"]
+    elif isinstance(value, dict):
+        value = [value]
     if not isinstance(value, list):
         what = "this JSON is neither SQuAD's nor a list of objects"
         raise BertsmithError(what, name, "write an object a line into a .jsonl file")

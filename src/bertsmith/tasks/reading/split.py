@@ -173,9 +173,6 @@ def _refuse(units: Sequence[Sequence[Hashable]], rows: int, share: float, groupe
     what = f"no row can go to dev: a share of {share} of {counted(rows, 'row')}, of {held}"
     of_class = Counter(each for classes in units for each in set(classes))
     some_may = any(all(of_class[each] > 1 for each in classes) for classes in units)
-    fix = (
-        "use a larger share, give more rows"
-        if some_may
-        else f"give several {'groups' if grouped else 'texts'} of a label"
-    )
+    several = f"give several {'groups' if grouped else 'texts'}{' of a label' if len(units) > 1 else ''}"
+    fix = "use a larger share, give more rows" if some_may else several
     raise BertsmithError(what, "dev_share", f"{fix}, or name a file of dev rows")

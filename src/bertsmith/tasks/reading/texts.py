@@ -34,6 +34,7 @@ _THIRD = {"1": "3", "a": "c", "A": "C"}
 _USUAL = "a usual name of it"
 # Whole numbers with more values than this may be classes or amounts.
 _MOST_NUMBERED = 20
+_TAG = re.compile(r"O|[BILUESMW]-\S+")
 _WITH_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 # 1,370 or 0.5, with a currency before or behind it, or in percent.
 _AMOUNT = re.compile(r"[+-]?[$€£¥]? ?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\.[0-9]+)? ?[$€£¥%]?")
@@ -107,6 +108,9 @@ def kind_of_labels(table: Table, label: str) -> tuple[str, str]:
         return "classify", f"any number of labels in every row of '{label}'"
     if shape.holds in ("object", "objects", "nothing"):
         raise table.refusal("this column holds no labels", [label], "label")
+    if "O" in shape.counts and len(shape.counts) > 1 and all(map(_TAG.fullmatch, shape.counts)):
+        fix = "give a row for each sentence, with columns of its words and of their tags; or name the task classify"
+        raise table.refusal("the labels look like tags of words, and a row like a word", [label], "label", fix=fix)
     if all(_WITH_COMMA.fullmatch(value) for value in shape.counts):
         what = "the labels look like numbers with a decimal comma"
         raise table.refusal(what, [label], "label", fix="write them with a point, or name the task classify")

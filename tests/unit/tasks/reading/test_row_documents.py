@@ -173,6 +173,12 @@ def test_objects_of_json(tmp_path, name, text, first):
     assert rows[0][0] == f"{path}{first}"
 
 
+def test_lists_that_stand_beside_the_rows_are_told_of(tmp_path, said):
+    write(tmp_path / "rows.json", json.dumps({"schema": {}, "data": OBJECTS, "test": OBJECTS, "more": []}))
+    assert [row for _, row in read(tmp_path / "rows.json")] == OBJECTS
+    assert "its list 'data' (not read: 'test')" in said.text
+
+
 def test_json_that_holds_no_rows(tmp_path):
     with pytest.raises(BertsmithError, match="neither SQuAD's nor a list"):
         read(write(tmp_path / "rows.json", '"text"'))

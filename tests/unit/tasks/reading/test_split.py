@@ -124,7 +124,7 @@ def test_a_share_that_is_none_is_refused(share):
 def test_rows_that_cannot_be_divided_are_refused(classes, units, grouped):
     with pytest.raises(BertsmithError, match="no row can go to dev") as caught:
         split(classes, units, 0.5, 1, grouped)
-    assert caught.value.fix.startswith(f"give several {'groups' if grouped else 'texts'} of a label")
+    assert caught.value.fix.startswith(f"give several {'groups' if grouped else 'texts'}")
     with pytest.raises(BertsmithError, match="no row can go to dev"):
         split(classes, units, 0.99, 1, grouped)
 
