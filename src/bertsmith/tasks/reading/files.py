@@ -141,8 +141,8 @@ def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Ro
     codec, name = codec_of(path), str(path)
     kind = suffix_within(path, codec).lstrip(".")
     start = peek(path, codec, _HEAD)
-    if start.startswith(_ARCHIVES):
-        what = "this is an archive or a workbook of Excel, whatever its name says"
+    if start.startswith(_ARCHIVES) or start[257:262] == b"ustar" or (codec and packing(start)):
+        what = "this is an archive, a workbook of Excel, or compressed twice, whatever its name says"
         raise BertsmithError(what, path, "unpack it, or save its table as csv in UTF-8")
     if kind != "parquet":
         check_marked(start, name, codec)

@@ -118,11 +118,14 @@ def warn_of_alike(names: Iterable[str]) -> None:
     """Names classes, or types of entities, that a person would take for one."""
     alike: dict[str, list[str]] = {}
     for name in sorted(names):
-        alike.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+        seen = "".join(each for each in unicodedata.normalize("NFKC", name) if unicodedata.category(each) != "Cf")
+        alike.setdefault(" ".join(seen.casefold().split()), []).append(name)
     found = [" and ".join(map(repr, those)) for those in alike.values() if len(those) > 1]
     if found:
         more = f"; and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
-        what = "labels that differ by case, white space or Unicode form alone are classes of their own"
+        what = (
+            "labels that differ by case, white space, unseen characters or Unicode form alone are classes of their own"
+        )
         warn(f"{what}: {', '.join(found[:_SHOWN])}{more}; write them alike if they mean the same", of_all_ranks=True)
 
 

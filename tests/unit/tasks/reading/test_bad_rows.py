@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 
@@ -79,10 +80,21 @@ def test_quotes_of_tsv_that_look_like_those_of_csv_are_told_of(tmp_path, said):
         assert f"quotes in {tmp_path / name}.tsv" not in said.text
 
 
-@pytest.mark.parametrize("begin", [b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1"])
-def test_a_workbook_by_the_name_of_a_table_is_not_to_be_converted(tmp_path, begin):
-    with pytest.raises(BertsmithError, match="an archive or a workbook of Excel") as caught:
-        read_records(write(tmp_path / "rows.csv", begin + bytes(range(256)) * 8))
+_BYTES = bytes(range(256)) * 8
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"PK\x03\x04" + _BYTES,
+        b"\xd0\xcf\x11\xe0\xa1\xb1" + _BYTES,
+        gzip.compress(gzip.compress(b"text,label\na,b\n")),
+        gzip.compress(b"rows.csv".ljust(257, b"\0") + b"ustar".ljust(255, b"\0") + b"text,label\na,b\n"),
+    ],
+)
+def test_an_archive_by_the_name_of_a_table_is_not_to_be_converted(tmp_path, content):
+    with pytest.raises(BertsmithError, match="this is an archive, a workbook of Excel, or compressed twice") as caught:
+        read_records(write(tmp_path / "rows.csv", content))
     assert "save its table as csv" in caught.value.fix
 
 
