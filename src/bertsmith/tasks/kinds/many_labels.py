@@ -34,7 +34,7 @@ from bertsmith.tasks.kinds.pooled import (
 )
 from bertsmith.tasks.losses import PLAIN, Rarity, balanced_label_weights, multi_label_sum
 from bertsmith.tasks.reading.cells import listed_in
-from bertsmith.tasks.reading.labels import class_name, class_names, marked_labels, several_labels
+from bertsmith.tasks.reading.labels import YES_OR_NO, class_name, class_names, marked_labels, several_labels
 from bertsmith.tasks.reading.pairs import are_pairs
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, columns_of, label_of
 from bertsmith.tasks.report.parts import CROSS_FITTED, about_records, groups_of
@@ -96,7 +96,10 @@ class ManyLabels(Task):
         label = several_labels(listed_in(row.get(columns.label), columns.label), columns.label_separator)
         if label is None:
             return RowReader.record(row, columns, labelled, where)
-        names = (label_of({columns.label: each}, columns.label) for each in label)
+        names = [label_of({columns.label: each}, columns.label) for each in label]
+        if len(set(names)) < len(names) and {class_name(each).lower() for each in names} <= YES_OR_NO.keys():
+            what = f"column '{columns.label}' has a 0 or 1 for each label, {', '.join(names)}"
+            raise ValueError(f"{what}; list the names of those that the row has, or give each label a column")
         return replace(RowReader.record(row, columns, False, where), label=tuple(dict.fromkeys(names)))
 
     @classmethod
@@ -107,6 +110,9 @@ class ManyLabels(Task):
         if given is None and len(columns) > 1 and counts.keys() <= set(columns):
             given = ",".join(columns)  # one that no training row has stays a label of the model
         names = class_names(counts, records[0].where, settings.many_labels, given)
+        if all(counts[name] == len(records) and name.lower() in YES_OR_NO for name in names):
+            fix = "list the names of those that a row has, or give each label a column"
+            raise BertsmithError("all training rows list 0 and 1, as if for each label", records[0].where, fix)
         mark = settings.columns.label_separator
         if mark and max(map(len, labels)) < 2:
             what = "separates no labels: no training row has two"

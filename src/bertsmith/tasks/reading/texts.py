@@ -108,6 +108,11 @@ def kind_of_labels(table: Table, label: str) -> tuple[str, str]:
         return "classify", f"any number of labels in every row of '{label}'"
     if shape.holds in ("object", "objects", "nothing"):
         raise table.refusal("this column holds no labels", [label], "label")
+    texts_of = [name for name in table.shapes if name in shape.counts and name != label and table.holds(name, "text")]
+    if len(texts_of) == len(shape.counts) > 1:
+        named = ",".join(texts_of)
+        fix = f"name the task choice with --columns.choices {named}, or the task classify"
+        raise table.refusal("the labels are names of other columns, as of choices", [label], "label", fix=fix)
     if "O" in shape.counts and len(shape.counts) > 1 and all(map(_TAG.fullmatch, shape.counts)):
         fix = "give a row for each sentence, with columns of its words and of their tags; or name the task classify"
         raise table.refusal("the labels look like tags of words, and a row like a word", [label], "label", fix=fix)

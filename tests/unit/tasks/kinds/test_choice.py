@@ -16,6 +16,7 @@ from bertsmith.tasks.kinds.choice import Choice
 from bertsmith.tasks.kinds.classify import Classify
 from bertsmith.tasks.kinds.qa import Qa
 from bertsmith.tasks.kinds.tag import Tag
+from bertsmith.tasks.reading.infer import infer
 from bertsmith.tasks.reading.records import Columns, read_records
 from bertsmith.tasks.sequences import pack
 from bertsmith.tasks.settings import FinetuneSettings
@@ -229,6 +230,22 @@ def test_the_baseline_is_the_most_frequent_place():
     assert task.shown(read_records(rows, reader=Choice)[0]) == "1: c"
     assert task.baseline("accuracy", task.examples(read_records(rows, reader=Choice), TOKENIZER, 16)) == 2 / 3
     assert task.description() == ["rows of up to 2 choices; train rows by the right choice, from 0: 0 (1), 1 (2)"]
+
+
+def test_rows_whose_labels_are_letters_of_choices_are_not_taken_for_texts_with_classes():
+    texts = [f"what is number {number}?" for number in range(30)]
+    rows = [{"question": text, "A": text[-3:], "B": "all", "answer": "AB"[len(text) % 2]} for text in texts]
+    with pytest.raises(BertsmithError, match="the labels are names of other columns") as caught:
+        infer(rows, Columns(), "rows.csv")
+    assert "--columns.choices A,B" in caught.value.fix
+    assert infer(rows, Columns(choices="A,B"), "rows.csv").kind == "choice"
+    scored = [{**row, "A": 0.5, "B": 0.25} for row in rows]
+    assert infer(scored, Columns(), "rows.csv").kind == "classify", "columns of how likely each label is"
+    listed = [{"question": row["question"], "choices": [row["A"], row["B"]], "answer": row["answer"]} for row in rows]
+    assert infer(listed, Columns(), "rows.csv").kind == "choice"
+    with pytest.raises(BertsmithError, match="look like letters of choices") as caught:
+        infer([{**row, "answer": row["answer"].lower()} for row in listed], Columns(), "rows.csv")
+    assert "its letter, from A" in caught.value.fix
 
 
 def test_letters_name_choices_and_that_is_said(said):

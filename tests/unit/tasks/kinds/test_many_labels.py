@@ -44,6 +44,18 @@ def test_labels_are_read_from_lists_and_from_separated_cells(tmp_path):
     assert [each.label for each in read_records(path, SEPARATED, reader=Classify)] == [("x", "y"), (), ("y",)]
 
 
+@pytest.mark.parametrize("rows", [[[1, 0, 0]], [["0", "1", "1"]], [[True, False, False]], [[0.0, 0.0]]])
+def test_a_list_of_0_or_1_for_each_label_holds_no_names(rows):
+    with pytest.raises(BertsmithError, match="column 'label' has a 0 or 1 for each label, "):
+        read_records([{"text": "a", "label": each} for each in rows], reader=Classify)
+
+
+def test_a_list_of_0_and_1_in_every_row_holds_no_names():
+    with pytest.raises(BertsmithError, match="all training rows list 0 and 1, as if for each label"):
+        task_of(("0", "1"), ("1", "0"))
+    assert task_of(("0", "1"), ("1",)).names == ("0", "1"), "they may be numbers of labels"
+
+
 ONE_HOT = Columns(label="x, y,z")
 
 
