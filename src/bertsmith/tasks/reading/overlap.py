@@ -1,6 +1,6 @@
 """Texts that come more than once: in two parts, or in one with different labels.
 
-Texts are compared without regard to case and white space.
+Texts are compared without regard to case, white space and Unicode form, as files of an Apple computer have another.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+from unicodedata import normalize
 
 _SHOWN = 5
 
@@ -33,7 +34,8 @@ def text_key(texts: Iterable[str | None]) -> bytes:
     """16 bytes that stand for the texts of a row in their order, None for a text that the row has not."""
     found = hashlib.blake2b(digest_size=16)
     for text in texts:
-        folded = b"" if text is None else " ".join(text.split()).casefold().encode(errors="surrogatepass")
+        composed = "" if text is None else normalize("NFC", text)
+        folded = " ".join(composed.split()).casefold().encode(errors="surrogatepass")
         found.update(f"{'-' if text is None else len(folded)}:".encode() + folded)
     return found.digest()
 

@@ -58,6 +58,7 @@ def test_different_texts_have_different_keys(one, other):
 
 def test_case_and_white_space_do_not_count():
     assert text_key(("Straße  X", "\u00a0Ä")) == text_key(("STRASSE x", "ä"))
+    assert text_key(("caf\u00e9",)) == text_key(("cafe\u0301",)), "in another Unicode form"
     assert len(text_key(("\ud800",))) == 16
 
 
