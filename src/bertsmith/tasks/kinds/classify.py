@@ -35,6 +35,7 @@ from bertsmith.tasks.kinds.pooled import (
     truths_of,
 )
 from bertsmith.tasks.losses import PLAIN, Rarity, balanced_weights, single_label_sum
+from bertsmith.tasks.reading.bad_rows import refusal
 from bertsmith.tasks.reading.labels import class_name, class_names, refuse_ids
 from bertsmith.tasks.reading.pairs import are_pairs
 from bertsmith.tasks.reading.records import Columns, Record, Row
@@ -103,7 +104,11 @@ class Classify(Task):
 
     @classmethod
     def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self | ManyLabels:
-        if any(isinstance(record.label, tuple) for record in records):
+        lists = [record for record in records if isinstance(record.label, tuple)]
+        if lists and 2 * len(lists) < len(records):
+            bad = [(_of_list(record), list(record.label)) for record in lists]
+            raise refusal(bad, len(records) - len(lists), "the training rows", bad[0][0].fix)
+        if lists:
             return ManyLabels.of_records(records, settings)
         labels = [str(record.label) for record in records]
         names = class_names(labels, records[0].where, settings.many_labels, settings.labels)
@@ -155,9 +160,7 @@ class Classify(Task):
     def targets(self, records: Sequence[Record], sequences: Sequences) -> Ints:
         for record in records:
             if isinstance(record.label, tuple):
-                listed = counted(len(record.label), "label")
-                what = f"this row has a list of {listed}, and the training rows have one label each"
-                raise BertsmithError(what, record.where, "write lists in all rows, or in none")
+                raise _of_list(record)
         return np.array(places_of([(str(each.label), each.where) for each in records], self.names), dtype=np.int64)
 
     def order(self, examples: Examples, seed: int, epoch: int) -> Ints:
@@ -302,6 +305,13 @@ class Classify(Task):
             }
             for place, row in zip(self._predicted(logits), self._probabilities(logits), strict=True)
         ]
+
+
+def _of_list(record: Record) -> BertsmithError:
+    """For a row with a list of labels among rows with one."""
+    listed = counted(len(record.label), "label")
+    what = f"this row has a list of {listed}, and most training rows have one label each"
+    return BertsmithError(what, record.where, "write lists in all rows, or in none")
 
 
 def _positive(names: Sequence[str], settings: FinetuneSettings) -> str | None:

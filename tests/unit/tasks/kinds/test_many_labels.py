@@ -48,6 +48,7 @@ def test_labels_are_read_from_lists_and_from_separated_cells(tmp_path):
 def test_a_list_of_0_or_1_for_each_label_holds_no_names(rows):
     with pytest.raises(BertsmithError, match="column 'label' has a 0 or 1 for each label, "):
         read_records([{"text": "a", "label": each} for each in rows], reader=Classify)
+    assert read_records([{"text": "a", "label": [1, 1]}], reader=Classify)[0].label == ("1",), "a label twice"
 
 
 def test_a_list_of_0_and_1_in_every_row_holds_no_names():
@@ -161,6 +162,13 @@ def test_lists_among_dev_rows_of_a_task_with_one_label_are_refused():
     with pytest.raises(BertsmithError, match="list of 2 labels") as caught:
         task_of("a", "b").targets(records("a", ("a", "b")), None)
     assert caught.value.where == "rows.csv:3"
+
+
+def test_a_few_lists_do_not_change_what_the_other_rows_are():
+    with pytest.raises(BertsmithError, match="2 of 5 rows cannot be used:") as caught:
+        task_of("a", ("a",), "b", (), "a")
+    assert "rows.csv:3: this row has a list of 1 label, and most training rows have one label each" in caught.value.what
+    assert isinstance(task_of("a", ("a",), "b", ()), ManyLabels)
 
 
 def test_metrics_that_the_rows_do_not_have_are_refused():
