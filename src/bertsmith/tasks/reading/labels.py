@@ -118,8 +118,9 @@ def warn_of_alike(names: Iterable[str]) -> None:
     """Names classes, or types of entities, that a person would take for one."""
     alike: dict[str, list[str]] = {}
     for name in sorted(names):
-        seen = "".join(each for each in unicodedata.normalize("NFKC", name) if unicodedata.category(each) != "Cf")
-        alike.setdefault(" ".join(seen.casefold().split()), []).append(name)
+        words = unicodedata.normalize("NFKC", name).casefold().split()
+        seen = "".join(each for each in " ".join(words) if unicodedata.category(each) not in ("Cc", "Cf"))
+        alike.setdefault(seen, []).append(name)
     found = [" and ".join(map(repr, those)) for those in alike.values() if len(those) > 1]
     if found:
         more = f"; and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""

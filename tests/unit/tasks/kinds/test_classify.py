@@ -317,8 +317,8 @@ def test_classes_that_a_person_takes_for_one_are_named(said: pytest.LogCaptureFi
     labels = ["Yes", "yes", "no", "No  way", "no way", "caf\u00e9", "cafe\u0301"]
     assert len(class_names(labels, "rows.csv", many=False)) == 7, "they are kept as the user has them"
     assert "'No  way' and 'no way', 'Yes' and 'yes', 'caf" in said.text
-    class_names(["a", "a\u200b", "\ufeffb", "b"], "rows.csv", many=False)
-    assert r"'a' and 'a\u200b', 'b' and '\ufeffb'" in said.text
+    class_names(["a", "a\u200b", "\ufeffb", "b", "b\0"], "rows.csv", many=False)
+    assert r"'a' and 'a\u200b', 'b' and 'b\x00' and '\ufeffb'" in said.text
     said.clear()
     class_names(["yes", "no", "007", "7"], "rows.csv", many=False)
     class_names(labels, "rows.csv", many=False, given=",".join(labels))
