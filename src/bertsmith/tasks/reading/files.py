@@ -51,6 +51,9 @@ _JSON_LINES = ("ndjson", "json")
 _SEPARATORS = ",;\t|"
 _HEAD = 1 << 16
 _ARCHIVES = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+_USUAL_NAMES = frozenset(
+    ("id", "idx", "index", "text", "text_b", "label", "sentence", "sentence1", "sentence2", "score")
+)
 # Behind a space a quote is a part of its cell, and so are the separators up to the next one.
 _QUOTED_BEHIND_SPACE = re.compile(r'\s+"(?:[^"]|"")*"\s*')
 # What can be gone through in Python, but not row by row.
@@ -333,6 +336,9 @@ def _fault(cells: Sequence[str], names: Sequence[str], raw: bytes, file: _File) 
     if file.form.header and len(names) > 1 and [cells[0].lstrip("\ufeff"), *cells[1:]] == names:
         fix = "remove it, as where files are joined that each begin with them"
         return "this row is the names of the columns again", fix
+    if not file.form.header and len(names) > 1 and _USUAL_NAMES.issuperset(cells):
+        fix = "remove it, or give --columns.header where all files begin with names"
+        return "this row holds names of columns, which --columns.no-header says there are none of", fix
     if file.quoted and any(_QUOTED_BEHIND_SPACE.fullmatch(cell) and cell.encode() in raw for cell in cells):
         return "a quote behind a space quotes nothing", "leave no space between a separator and a quote"
     return None

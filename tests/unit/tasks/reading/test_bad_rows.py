@@ -55,6 +55,17 @@ def test_a_line_of_names_within_the_rows_is_a_bad_row(tmp_path, mark):
     assert [row["text"] for _, row in rows_of(path, Form(), raise_at_once)] == ["text", "more"], "it may be a text"
 
 
+def test_a_line_of_names_where_there_should_be_none_is_a_bad_row(tmp_path):
+    for line in ("text,label", "index,sentence"):
+        path = write(tmp_path / "rows.csv", f"{line}\na,b\n")
+        with pytest.raises(BertsmithError, match="this row holds names of columns, which") as caught:
+            list(rows_of(path, Form(header=False), raise_at_once))
+        assert "--columns.header" in caught.value.fix
+    for line in ("text,good", "text"):
+        path = write(tmp_path / "rows.csv", f"{line}\n")
+        assert len(list(rows_of(path, Form(header=False), raise_at_once))) == 1, "it may be a text"
+
+
 def test_quotes_behind_a_space_are_not_taken_for_letters(tmp_path):
     path = write(tmp_path / "rows.csv", 'text,label\n"good", "a"\n" ""so"" ",a\nfine,"b"\nwell, b\n')
     texts, bad = collected(path, tmp_path)
