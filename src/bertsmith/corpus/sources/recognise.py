@@ -36,6 +36,10 @@ READABLE = (
     "readable are text, JSON lines, csv, tsv, parquet, WikiExtractor output and MediaWiki XML dumps, each plain or "
     "compressed as gz, bz2, xz or zst"
 )
+# XML without a declaration, or SGML. Some text begins with a tag of HTML, as Markdown does.
+_TAG = re.compile(rb"<([a-z][\w:.-]*)[\s>]")
+_TAGS_OF_TEXT = frozenset(b"a b br center details div h1 h2 h3 i img p picture pre span sub sup table".split())
+_CLOSED_AT_LEAST = 3
 # Of objects, or empty: text may begin with a bracket, and rows be arrays, which reading drops and counts.
 _JSON_ARRAY = re.compile(rb'\s*\[\s*\{\s*(?:"|\})')
 
@@ -114,6 +118,8 @@ def _form_of(path: Path, codec: str, raw: bytes, options: ReadOptions) -> Form |
         return _NOT_A_ROW_A_LINE
     if head.startswith(b"<doc ") and b" id=" in head.partition(b">")[0]:
         return Form("wikiextractor", codec, encoding)
+    if (opened := _TAG.match(start)) and opened[1] not in _TAGS_OF_TEXT and head.count(b"</") >= _CLOSED_AT_LEAST:
+        return Unread("markup", fix="give its plain text")
     if start.startswith(b"{") or name in _JSON_NAMES:
         if not any(_objects(head)):
             head = head_of(path, codec, encoding, LONGEST_LINE)

@@ -164,6 +164,12 @@ def _packed(path: Path, content: bytes) -> Path:
     return path
 
 
+@pytest.mark.parametrize("begin", ["<ann> hello", "<ann@b.org> wrote:", "<h1>A</h1><p>b</p><p>c</p>", "<3 </3 </3 </3"])
+def test_text_that_begins_like_markup_is_text(tmp_path: Path, begin: str) -> None:
+    (tmp_path / "a.txt").write_text(f"{begin}\nSome text.\n")
+    assert not isinstance(recognise(tmp_path / "a.txt", OPTIONS), Unread)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
@@ -184,6 +190,8 @@ def _packed(path: Path, content: bytes) -> Path:
         ("a.parquet", b"PAR1 and no more", "damaged"),
         ("a.html", b"<!DOCTYPE html>", "markup"),
         ("a.xml", b'<?xml version="1.0"?><TEI><p>Some text.</p></TEI>', "markup"),
+        ("a.tei", b"<TEI xml:id='a'><text><p>Some text.</p></text></TEI>", "markup"),
+        ("a.sgm", b"<DOC>\n<DOCNO>A-1</DOCNO>\n<TEXT>\nSome text.\n</TEXT>\n</DOC>\n", "markup"),
         ("a.json", b'{\n "text": "x"}', "not one object a line"),
         ("a.jsonl", b'"a text alone"\n"another text"\n', "not one object a line"),
         ("a.ndjson", b'["a", "b"]\n["c", "d"]\n', "not one object a line"),
