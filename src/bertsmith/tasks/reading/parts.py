@@ -62,9 +62,11 @@ def hold_out(parts: Parts, columns: Columns, reader: type[RowReader], share: flo
     rows = parts["train"]
     classes, units, grouped = divisible(rows, reader)
     found = split(classes, units, share, seed, grouped)
-    together = (
-        f"{len(set(units)):,} groups by column '{columns.group}'" if grouped else f"{len(set(units)):,} different texts"
-    )
+    together = counted(len(set(units)), "different text")
+    if grouped:
+        alone = sum(each.group is None for each in rows)
+        together = f"{counted(len(set(units)) - alone, 'group')} by column '{columns.group}'"
+        together += f" and {counted(alone, 'row')} without one" if alone else ""
     numbers = are_numbers([reader.stratum(each) for each in rows])
     by = "of each fifth of the numbers" if numbers else "by label"
     percent = f"{100 * len(found.dev) / len(rows):.3g}%"

@@ -75,7 +75,7 @@ def test_groups_stay_together_and_rows_without_one_go_alone(said):
     groups = [{each.group for each in found[part] if each.group} for part in ("train", "dev")]
     assert not groups[0] & groups[1]
     assert len(groups[0] | groups[1]) == 8
-    assert "16 groups by column 'group'" in said.text
+    assert "8 groups by column 'group' and 8 rows without one" in said.text
     named = held_out(
         [{**row, "doctor": number // 4} for number, row in enumerate(ROWS)], columns=Columns(group="doctor")
     )
