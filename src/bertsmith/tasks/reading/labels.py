@@ -22,6 +22,8 @@ YES_OR_NO = {"1": True, "0": False, "true": True, "false": False}
 _WHOLE = re.compile(r"[+]?(?P<number>-?(0|[1-9][0-9]*))(\.0*)?")
 _LETTER = re.compile("[A-Z]")
 _ROWS_TO_TELL_IDS = 10
+# As R, databases, Python, pandas and Excel write it; "none" in small letters is more often a class.
+_MISSING = frozenset(("NA", "N/A", "NULL", "null", "None", "<NA>", "#N/A"))
 _SHOWN = 4
 _FRACTION = re.compile(r"[+-]?[0-9]*\.[0-9]+")
 
@@ -110,6 +112,9 @@ def class_names(labels: Iterable[str], where: str, many: bool, given: str | None
         fix = "check --columns.label; if they really are classes, add --many-labels"
         raise BertsmithError(f"the labels are {found}, which do not look like classes", where, fix)
     warn_of_alike(names)
+    if missing := sorted(names & _MISSING):
+        what = "may stand for a missing value; if so, leave out its rows, else name all with --labels"
+        warn(f"the label {' or '.join(map(repr, missing))} {what}", of_all_ranks=True)
     numbers = all(_WHOLE.fullmatch(name) for name in names)
     return sorted(names, key=(lambda name: (int(name), name)) if numbers else None)
 

@@ -313,6 +313,14 @@ def test_a_class_that_no_training_row_has_is_neither_weighed_nor_drawn(sampling,
     assert len(task.order(those, 0, 1)) == 4
 
 
+def test_labels_that_may_stand_for_a_missing_value_are_warned_of(said: pytest.LogCaptureFixture) -> None:
+    class_names(["yes", "no", "none", "NaN?"], "rows.csv", many=False)
+    class_names(["yes", "no", "NA"], "rows.csv", many=False, given="yes,no,NA")
+    assert not said.text
+    assert class_names(["yes", "no", "NA", "None"], "rows.csv", many=False) == ["NA", "None", "no", "yes"]
+    assert "the label 'NA' or 'None' may stand for a missing value; if so, leave out its rows" in said.text
+
+
 def test_classes_that_a_person_takes_for_one_are_named(said: pytest.LogCaptureFixture) -> None:
     labels = ["Yes", "yes", "no", "No  way", "no way", "caf\u00e9", "cafe\u0301"]
     assert len(class_names(labels, "rows.csv", many=False)) == 7, "they are kept as the user has them"
