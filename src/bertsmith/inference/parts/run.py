@@ -258,7 +258,7 @@ def _kept(folder: PartsFolder, source: str | Path) -> str:
 def _check_some(done: Account, source: str | Path, reader: type[RowReader]) -> None:
     """Raises BertsmithError where all rows were left out: then it is not the rows that are wrong."""
     if not done.rows and done.skipped:
-        what = listed(f"none of {done.skipped:,} rows can be used", done.first_skipped, done.skipped)
+        what = listed(f"none of the rows can be used ({done.skipped:,})", done.first_skipped, done.skipped)
         fix = "; ".join(filter(None, ("name the right columns, or another model", reader.remedy)))
         if all(NOT_UTF8 in each for each in done.first_skipped):
             fix = to_utf8(None if is_pipe(source) else source)

@@ -22,8 +22,8 @@ YES_OR_NO = {"1": True, "0": False, "true": True, "false": False}
 _WHOLE = re.compile(r"[+]?(?P<number>-?(0|[1-9][0-9]*))(\.0*)?")
 _LETTER = re.compile("[A-Z]")
 _ROWS_TO_TELL_IDS = 10
-# As R, databases, Python, pandas and Excel write it; "none" in small letters is more often a class.
-_MISSING = frozenset(("NA", "N/A", "NULL", "null", "None", "<NA>", "#N/A"))
+# As R, databases, Python, pandas, Excel, SNLI and Weka write it; "none" in small letters is more often a class.
+_MISSING = frozenset(("NA", "N/A", "NULL", "null", "None", "<NA>", "#N/A", "-", "?"))
 _SHOWN = 4
 _FRACTION = re.compile(r"[+-]?[0-9]*\.[0-9]+")
 

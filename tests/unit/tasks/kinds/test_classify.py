@@ -317,8 +317,8 @@ def test_labels_that_may_stand_for_a_missing_value_are_warned_of(said: pytest.Lo
     class_names(["yes", "no", "none", "NaN?"], "rows.csv", many=False)
     class_names(["yes", "no", "NA"], "rows.csv", many=False, given="yes,no,NA")
     assert not said.text
-    assert class_names(["yes", "no", "NA", "None"], "rows.csv", many=False) == ["NA", "None", "no", "yes"]
-    assert "the label 'NA' or 'None' may stand for a missing value; if so, leave out its rows" in said.text
+    assert class_names(["yes", "no", "NA", "-"], "rows.csv", many=False) == ["-", "NA", "no", "yes"]
+    assert "the label '-' or 'NA' may stand for a missing value; if so, leave out its rows" in said.text
 
 
 def test_classes_that_a_person_takes_for_one_are_named(said: pytest.LogCaptureFixture) -> None:
