@@ -42,12 +42,12 @@ def plan_pretraining(
     or a run that it starts from, and whose shape it has. Raises BertsmithError for input that does not fit together.
     """
     recipe = recipe_of(recipe)
-    recipe = recipe if init_from is None else _of_model(recipe, init_from)
+    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
+    recipe = recipe if init_from is None else _of_model(recipe, corpus, init_from)
     refuse_auto_of_shards(recipe, where.gpus)
     if recipe.compile == "true" and _is_sharded(recipe, where):
         fix = "--compile auto, or --parallel replicate"
         raise BertsmithError("steps with shards of the weights cannot be compiled", "compile", fix)
-    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
     if recipe.hours:
         say(f"the run ends after {recipe.hours:g} hours: the plan has as many steps as fit into them on one host")
     here = None
@@ -69,11 +69,15 @@ def _is_sharded(recipe: Recipe, where: Where) -> bool:
     return recipe.parallel == "shard" and where.gpus > 1
 
 
-def _of_model(recipe: Recipe, folder: StrPath) -> Recipe:
-    """The recipe with the shape of a model folder, which is logged."""
-    from bertsmith.weights.huggingface import model_folder, read_config  # imports PyTorch
+def _of_model(recipe: Recipe, corpus: Corpus, folder: StrPath) -> Recipe:
+    """The recipe with the shape of a model folder, which is logged. Raises BertsmithError for a model that the run
+    could not start from."""
+    from bertsmith.training.pretraining.start import added_rows  # import PyTorch
+    from bertsmith.weights.huggingface import model_folder, read_config
 
-    config = read_config(model_folder(folder, "init_from"))
+    start = model_folder(folder, "init_from")
+    config = read_config(start)
+    added_rows(config, corpus, start)
     log_choice("model", f"{config.num_hidden_layers} layers of {config.hidden_size}", f"those of {folder}")
     check_positions(recipe.longest, config.max_position_embeddings)
     return shaped_as(recipe, config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from bertsmith.training import plan
 from bertsmith.training.planning.calibration import calibration_lines, predicted
 from bertsmith.training.planning.where import Where
 from made_pages import write_table
-from made_rows import QUICK, made_model, rows
+from made_rows import CONFIG, QUICK, made_model, rows
 from made_runs import corpus, small_corpus
 
 TINY = ("plan", "bert-tiny", "--corpus")
@@ -254,7 +255,8 @@ def test_the_preset_of_a_budget_is_planned_as_it_would_be_trained(
 def test_a_plan_of_going_on_has_the_shape_of_that_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = made_model(tmp_path / "encoder")
+    pieces = corpus().tokenizer().pieces
+    model = made_model(tmp_path / "encoder", replace(CONFIG, vocab_size=len(pieces)), pieces)
     call = [*TINY, str(small_corpus()), "--gpu", "a100", "--phase1.sequence-length", "32", "--phase2.steps", "0"]
     assert planned(tmp_path, *call, "--init-from", str(model))["parameters"] < planned(tmp_path, *call)["parameters"]
     assert "2 layers of 32 (those of" in capsys.readouterr().err
@@ -267,6 +269,8 @@ def test_a_plan_of_going_on_has_the_shape_of_that_model(
     said = capsys.readouterr().err
     assert "do not fit a model of 40 positions" in said
     assert "use at most 40" in said  # the recipe's max_positions is not the model's
+    assert main([*call, "--init-from", str(made_model(tmp_path / "other"))]) == 2
+    assert "another tokenizer than this model's" in capsys.readouterr().err
     budget = ["budget", "--hours", "1", "--corpus", str(small_corpus()), "--init-from", str(model)]
     for verb in (
         ["plan"],

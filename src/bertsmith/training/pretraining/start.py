@@ -11,6 +11,7 @@ from bertsmith.base.log import say, warn
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.corpus.repeats import repeated_share
 from bertsmith.corpus.shards import Corpus
+from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tokens.extension import new_rows
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -23,13 +24,21 @@ from bertsmith.weights.vocabulary import extend_vocabulary
 
 def fit_vocabulary(model: PretrainingModel, corpus: Corpus, folder: Path) -> None:
     """Gives the model in `folder` rows for the pieces by which the corpus's vocabulary extends its own, if it does.
+    Raises BertsmithError as `added_rows`."""
+    if rows := added_rows(model.config, corpus, folder):
+        extend_vocabulary(model, corpus.special.vocabulary_size, rows)
+        say(f"the corpus's vocabulary extends the model's: {len(rows):,} new rows begin as the mean of their old pieces")
+
+
+def added_rows(config: BertConfig, corpus: Corpus, folder: Path) -> dict[int, list[int]]:
+    """What the vocabulary of the model in `folder` makes of each piece that the corpus's adds to it, by its id.
 
     A model may have more rows than its tokenizer has pieces, as NVIDIA's padded ones do: these stay, or become the new
     pieces'. Raises BertsmithError where the two vocabularies differ otherwise.
     """
-    theirs, size, held = Tokenizer.load(folder), corpus.special.vocabulary_size, model.config.vocab_size
+    theirs, size, held = Tokenizer.load(folder), corpus.special.vocabulary_size, config.vocab_size
     if theirs.sha256 == corpus.tokenizer_sha256 and held >= size:
-        return
+        return {}
     rows = new_rows(theirs, corpus.tokenizer()) if theirs.size <= held <= size else None
     if rows is None:
         raise BertsmithError(
@@ -37,8 +46,7 @@ def fit_vocabulary(model: PretrainingModel, corpus: Corpus, folder: Path) -> Non
             f"{corpus.folder} and {folder}",
             f"prepare the corpus again with --tokenizer {folder}, or with what `bertsmith vocab --extend` makes of it",
         )
-    extend_vocabulary(model, size, rows)
-    say(f"the corpus's vocabulary extends the model's: {len(rows):,} new rows begin as the mean of their old pieces")
+    return rows
 
 
 def guessing_loss(objective: Pretraining, spread: float | None = None) -> float:
