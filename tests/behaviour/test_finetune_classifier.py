@@ -50,6 +50,15 @@ def test_shuffled_labels_teach_nothing(model):
     assert result.mean < 0.9
 
 
+def test_dev_rows_of_one_class_are_warned_of_and_their_score_says_nothing(model, said):
+    praised = [row for row in rows(60, seed=2) if row["label"] == "praise"]
+    result = bertsmith.finetune("classify", model, TRAIN, praised, None, settings=QUICK)
+    assert "all rows of dev are of one class, praise: their figures say nothing of the others" in said.text
+    assert result.mean == result.baseline == 1.0
+    assert "the text-blind baseline is right on every dev row" in result.line()
+    assert "try another learning rate" not in result.line()
+
+
 def test_several_seeds_give_mean_and_spread_and_keep_the_best(model, tmp_path):
     settings = replace(QUICK, seeds=3, epochs=1, learning_rate=1e-3)
     result = bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "out", settings=settings)

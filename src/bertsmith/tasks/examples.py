@@ -108,6 +108,7 @@ def read_records(kind: type[Task], sources: Mapping[str, Source], settings: Fine
         records = hold_out(records, settings.columns, kind, settings.dev_share, settings.seed)
     warn_of_copies(records, kind)
     warn_of_groups(records, settings.columns.group)
+    warn_of_one_class(records, kind)
     records["train"] = _learnable(records["train"], kind, skipped)
     if skipped is not None and settings.skip_bad_rows is not None:
         skipped.write(Path(settings.skip_bad_rows))
@@ -144,6 +145,15 @@ def warn_of_few_rows(records: Parts, metric: str) -> None:
         )
         what = f"dev has {counted(count, 'row')}, {moved}; use more, or --folds 5, which measures on all training rows"
         warn(what, of_all_ranks=True)
+
+
+def warn_of_one_class(records: Parts, kind: type[Task]) -> None:
+    """Where all rows that are measured on are alike in what training rows differ in."""
+    classes = {part: {str(kind.stratum(each)) for each in rows} for part, rows in records.items()}
+    for part, found in classes.items():
+        if part != "train" and len(found) == 1 < len(classes["train"]):
+            what = f"all rows of {part} are of one class, {found.pop()}: their figures say nothing of the others"
+            warn(what, of_all_ranks=True)
 
 
 def _learnable(rows: Sequence[Record], kind: type[Task], skipped: SkippedRows | None) -> list[Record]:

@@ -16,6 +16,8 @@ from bertsmith.tasks.reading.records import Truncated
 
 # Of a score between measuring and tuning, of which a line tells.
 _SHOWN_CHANGE = 5e-5
+# The best score in SQuAD's figures; that of others is 1.
+_PERCENT = 100.0
 
 MEDIAN, LAST = "median", "last"
 
@@ -182,7 +184,9 @@ class FinetuneResult:
         if abs(self.tuned_score - score) > _SHOWN_CHANGE:
             why = self._of_tuning() or ", whose kernels round otherwise than those of training"
             found.append(f"{self.tuned_score:.4f} by the finished model{why}")
-        if self.tuned_score <= self.baseline:
+        if self.baseline >= (_PERCENT if self.task == "qa" else 1.0):
+            found.append("the text-blind baseline is right on every dev row, so the score says nothing of the model")
+        elif self.tuned_score <= self.baseline:
             what = "no better than the text-blind baseline"
             found.append(f"{what}: try another learning rate, more epochs, or an encoder that was trained for longer")
         if self.folds:
