@@ -89,6 +89,10 @@ def choose_device(device: str = "auto", precision: str = "auto", fp32_products_o
         best, reason = cpu_precision(this_processor())
         if precision != best:
             warn(f"{precision} may be slow on this CPU, where {best} is the default ({reason})", of_all_ranks=True)
+    if torch.is_autocast_enabled(chosen.type):
+        dtype = str(torch.get_autocast_dtype(chosen.type)).removeprefix("torch.")
+        what = f"torch.autocast is on, so PyTorch makes products in {dtype}, those in fp32 too"
+        warn(f"{what}; leave it, and name the precision instead", of_all_ranks=True)
     tf32 = precision == "tf32"
     if tf32:
         _check_tf32(chosen)

@@ -28,6 +28,16 @@ def test_a_device_of_torch_is_read_as_its_name():
         choose_device(torch.device("cpu", 7), "fp32")
 
 
+def test_autocast_around_a_model_is_warned_of(said):
+    """It makes products in its own dtype, whatever precision was named."""
+    with torch.autocast("cpu", torch.bfloat16):
+        choose_device("cpu", "fp32")
+    assert "torch.autocast is on, so PyTorch makes products in bfloat16, those in fp32 too" in said.text
+    said.clear()
+    choose_device("cpu", "fp32")
+    assert not said.messages
+
+
 def test_tf32_is_refused_where_it_is_not():
     with pytest.raises(
         BertsmithError, match="tf32 needs an NVIDIA GPU of the Ampere generation or newer, and this is a CPU"
