@@ -27,7 +27,8 @@ def fit_vocabulary(model: PretrainingModel, corpus: Corpus, folder: Path) -> Non
     Raises BertsmithError as `added_rows`."""
     if rows := added_rows(model.config, corpus, folder):
         extend_vocabulary(model, corpus.special.vocabulary_size, rows)
-        say(f"the corpus's vocabulary extends the model's: {len(rows):,} new rows begin as the mean of their old pieces")
+        means = f"{len(rows):,} new rows begin as the mean of their old pieces"
+        say(f"the corpus's vocabulary extends the model's: {means}")
 
 
 def added_rows(config: BertConfig, corpus: Corpus, folder: Path) -> dict[int, list[int]]:
