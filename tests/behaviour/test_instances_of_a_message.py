@@ -118,6 +118,7 @@ def test_what_a_run_does_not_have_is_refused(tmp_path: Path, capsys: pytest.Capt
     account.write_text(account.read_text() + "\n")
     assert "another corpus" in refused(of=other)
     assert "not trained on a corpus" in refused(run=tmp_path / "tuned")
+    assert "this is a file, and a run is a folder" in refused(run=Path(__file__))
     assert "run.json" in refused(run=tmp_path)
     recipe = tmp_path / "run" / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("seed: 42", "seed: 43"))

@@ -266,6 +266,8 @@ def test_scores_that_are_not_finite_are_refused(model, likelihood):
 def test_a_number_of_guesses_beside_likelihood_is_refused(model, capsys):
     assert main(["predict", str(model), "rows.jsonl", "--likelihood", "--n-best", "2"]) == 2
     assert "--likelihood lists nothing that --n-best could count" in capsys.readouterr().err
+    with pytest.raises(BertsmithError, match="--likelihood lists nothing"):
+        load_predictor(model, likelihood=True, top=2)
 
 
 def test_an_export_gives_the_same_likelihoods(model, tmp_path):

@@ -70,7 +70,10 @@ def read_errors(path: str | Path) -> Iterator[None]:
 
 
 def as_path(value: StrPath, name: str) -> Path:
-    """What the argument `name` names. Raises BertsmithError for what is no path."""
+    """What the argument `name` names. Raises BertsmithError for what is no path, and for an empty text, which would be
+    the present folder."""
+    if value == "":
+        raise BertsmithError(f"{name} is empty", name, "name a file or a folder; the present folder is .")
     try:
         return Path(value)
     except TypeError as error:

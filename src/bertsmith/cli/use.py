@@ -182,8 +182,6 @@ def _check(flags: PredictFlags, prog: str) -> None:
         raise BertsmithError(what, prog, "leave them out: the answer is printed")
     if flags.n_best is not None and flags.n_best < 1:
         raise BertsmithError(f"--n-best is {flags.n_best}", prog, "use a whole number from 1")
-    if flags.likelihood and flags.n_best is not None:
-        raise BertsmithError("--likelihood lists nothing that --n-best could count", prog, "leave out one of them")
 
 
 @dataclass(frozen=True)

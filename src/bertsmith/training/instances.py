@@ -48,6 +48,8 @@ def show_instances_of_run(run: Path, corpus: Corpus, first: int, count: int, pha
 
 def _recipe(run: Path, corpus: Corpus) -> Recipe:
     """That of the run. Raises BertsmithError where it is not what the run was started with."""
+    if run.is_file():
+        raise BertsmithError("this is a file, and a run is a folder", run, _FIX)
     known = files.read_json(run / RUN_FILE, _FIX)
     if not isinstance(known, dict) or "corpus" not in known:
         raise BertsmithError("this run was not trained on a corpus", run, _FIX)

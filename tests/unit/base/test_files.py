@@ -43,6 +43,12 @@ def test_what_is_no_path_is_named_by_its_argument(wrong):
     assert caught.value.where == "out"
 
 
+def test_an_empty_name_is_no_name_of_the_present_folder():
+    with pytest.raises(BertsmithError, match="^out is empty"):
+        files.as_path("", "out")
+    assert files.as_path(".", "out") == Path()
+
+
 @pytest.mark.parametrize(
     ("call", "argument"),
     [

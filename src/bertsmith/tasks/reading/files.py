@@ -109,7 +109,7 @@ def rows_of(source: Source, form: Form, report: Report) -> Iterator[tuple[str, R
 def named_rows(rows: Iterable[Row | str]) -> Iterator[tuple[str, Row | str]]:
     """(where, row) for rows that are given in Python. Raises BertsmithError for what is no list of rows: a table of
     pandas would be read as the names of its columns, and a mapping as its keys."""
-    if hasattr(rows, "columns") or isinstance(rows, _NO_ROWS) or not isinstance(rows, Iterable):
+    if hasattr(rows, "columns") or not _is_iterable(rows):
         raise no_list(rows, "the rows", "give a list of texts, or of mappings")
     return ((f"row {number}", _named_by_texts(row, number)) for number, row in enumerate(rows, start=1))
 
@@ -119,9 +119,14 @@ def no_list(rows: object, name: str, fix: str) -> BertsmithError:
     known."""
     if hasattr(rows, "columns"):
         fix = 'of a table of pandas give table.to_dict("records")'
-    elif isinstance(rows, Iterable) and not isinstance(rows, _NO_ROWS):
+    elif _is_iterable(rows):
         fix = "give list(...) of them, as they are read more than once"
     return BertsmithError(f"{name} are of type {type(rows).__name__}, which is no list of rows", name, fix)
+
+
+def _is_iterable(rows: object) -> bool:
+    """Whether these may be rows, one by one: not what is one text, and no array of NumPy without an axis."""
+    return isinstance(rows, Iterable) and not isinstance(rows, _NO_ROWS) and getattr(rows, "ndim", 1) != 0
 
 
 def _named_by_texts(row: Row | str, number: int) -> Row | str:
