@@ -69,13 +69,16 @@ def test_labels_alone_are_fine_tuning_to_the_bit(teacher: Path, bert: Path, tmp_
     assert figures(student) == figures(tuned)
 
 
-def test_that_a_teacher_may_have_learned_from_dev_rows_drawn_from_train_is_said(
+def test_that_a_teacher_may_have_learned_from_rows_held_out_of_train_is_said(
     teacher: Path, bert: Path, tmp_path: Path, said: pytest.LogCaptureFixture
 ) -> None:
     for out, dev, is_said in (("drawn", None, True), ("given", DEV, False)):
         said.clear()
         distil(teacher, bert, tmp_path / out, dev=dev, settings=replace(QUICK, max_steps=1))
         assert ("where the teacher has learned from these dev rows" in said.text) is is_said
+        assert "figures of folds" not in said.text
+    distil(teacher, bert, tmp_path / "folds", settings=replace(QUICK, max_steps=1, folds=2))
+    assert "figures of folds are too high where the teacher has learned from the training rows" in said.text
 
 
 def test_losses_add_up_and_weigh_what_they_are_given(teacher: Path, narrow: Path, tmp_path: Path) -> None:

@@ -206,6 +206,8 @@ def _prepare(
         if "dev" not in sources:
             same = "fine-tuned with the same --train, --dev-share and --seed it has held them out too"
             say(f"dev figures are too high where the teacher has learned from these dev rows; {same}")
+        if settings.folds:
+            say("figures of folds are too high where the teacher has learned from the training rows")
         distilled = Distilled(model_folder(asked.teacher), settings, asked.shape, asked.as_teacher)
     work = Work(
         folder, task.settled(folder, parts, settings), tokenizer, settings, max_length, parts, distilled=distilled
