@@ -149,11 +149,12 @@ def warn_of_few_rows(records: Parts, metric: str) -> None:
 
 def warn_of_one_class(records: Parts, kind: type[Task]) -> None:
     """Where all rows that are measured on are alike in what training rows differ in."""
-    classes = {part: {str(kind.stratum(each)) for each in rows} for part, rows in records.items()}
-    for part, found in classes.items():
-        if part != "train" and len(found) == 1 < len(classes["train"]):
-            what = f"all rows of {part} are of one class, {found.pop()}: their figures say nothing of the others"
-            warn(what, of_all_ranks=True)
+    labels = {part: [kind.stratum(each) for each in rows] for part, rows in records.items()}
+    classes = {part: len(set(map(str, found))) for part, found in labels.items()}
+    for part, found in labels.items():
+        if part != "train" and classes[part] == 1 < classes["train"]:
+            named = f" ({found[0]})" if isinstance(found[0], str) else ""
+            warn(f"all rows of {part} have the same label{named}, so their figures say little", of_all_ranks=True)
 
 
 def _learnable(rows: Sequence[Record], kind: type[Task], skipped: SkippedRows | None) -> list[Record]:
