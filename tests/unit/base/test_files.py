@@ -44,7 +44,7 @@ def test_what_is_no_path_is_named_by_its_argument(wrong):
 
 
 def test_an_empty_name_is_no_name_of_the_present_folder():
-    with pytest.raises(BertsmithError, match="^out is empty"):
+    with pytest.raises(BertsmithError, match=r"^out is empty"):
         files.as_path("", "out")
     assert files.as_path(".", "out") == Path()
 

@@ -114,9 +114,7 @@ class Table:
         return iter(self.columns)
 
 
-@pytest.mark.parametrize(
-    "rows", [Table(), None, 5, b"a b", {"a"}, np.array("a")], ids=lambda rows: type(rows).__name__
-)
+@pytest.mark.parametrize("rows", [Table(), None, 5, b"a b", {"a"}, np.array("a")], ids=lambda rows: type(rows).__name__)
 def test_what_is_no_list_of_rows_is_refused(classes, rows):
     for answer in (Predictor(classes, "cpu"), Embedder(classes, "cpu"), lambda rows: evaluate(classes, rows)):
         with pytest.raises(BertsmithError, match="which is no list of rows") as caught:

@@ -6,7 +6,8 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError, nearest
@@ -25,6 +26,7 @@ _ROWS_TO_TELL_IDS = 10
 # As R, databases, Python, pandas, Excel, SNLI and Weka write it; "none" in small letters is more often a class.
 _MISSING = frozenset(("NA", "N/A", "NULL", "null", "None", "<NA>", "#N/A", "-", "?"))
 _SHOWN = 4
+_SEPARATORS = "|;,/"
 _FRACTION = re.compile(r"[+-]?[0-9]*\.[0-9]+")
 
 
@@ -115,8 +117,20 @@ def class_names(labels: Iterable[str], where: str, many: bool, given: str | None
     if missing := sorted(names & _MISSING):
         what = "may stand for a missing value; if so, leave out its rows, else name all with --labels"
         warn(f"the label {' or '.join(map(repr, missing))} {what}", of_all_ranks=True)
+    if mark := next((each for each in _SEPARATORS if _are_joined(names, each)), None):
+        joined = min(name for name in names if mark in name)
+        what = f"labels such as '{joined}' are classes of their own"
+        warn(f"{what}; if they are several, joined: --columns.label-separator '{mark}'", of_all_ranks=True)
     numbers = all(_WHOLE.fullmatch(name) for name in names)
     return sorted(names, key=(lambda name: (int(name), name)) if numbers else None)
+
+
+def _are_joined(names: Collection[str], mark: str) -> bool:
+    """Whether some classes hold a mark, and all that stands between the marks is found in other classes, too."""
+    parts = [{part.strip() for part in name.split(mark)} for name in names]
+    counts = Counter(part for each in parts for part in each)
+    joined = [each for each in parts if len(each) > 1]
+    return bool(joined) and all(counts[part] > 1 for each in joined for part in each)
 
 
 def warn_of_alike(names: Iterable[str]) -> None:

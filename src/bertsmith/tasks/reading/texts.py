@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -38,7 +37,6 @@ _TAG = re.compile(r"O|[BILUESMW]-\S+")
 _WITH_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 # 1,370 or 0.5, with a currency before or behind it, or in percent.
 _AMOUNT = re.compile(r"[+-]?[$€£¥]? ?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\.[0-9]+)? ?[$€£¥%]?")
-_SEPARATORS = "|;,/"
 
 
 @dataclass(frozen=True)
@@ -123,11 +121,8 @@ def kind_of_labels(table: Table, label: str) -> tuple[str, str]:
     if amounts and len(numbers) < len(shape.counts) and count > _MOST_NUMBERED:
         what = "the labels look like amounts with a currency, in percent or with commas between thousands"
         raise table.refusal(what, [label], "label", fix="write them as plain numbers, or name the task classify")
-    texts = shape.counts if shape.holds != "number" else ()
-    mark = next((each for each in _SEPARATORS if _are_joined(texts, each)), None)
-    joined = "" if mark is None else f"; if they are several, joined: --columns.label-separator '{mark}'"
     if 4 * sum(numbers.values()) < 3 * shape.filled or shape.holds not in ("number", "text"):
-        return "classify", f"{counted(count, 'different label')} in '{label}'{joined}"
+        return "classify", f"{counted(count, 'different label')} in '{label}'"
     if not all(float(value).is_integer() for value in numbers):
         return "regress", f"numbers with fractions in '{label}'"
     if count > _MOST_NUMBERED:
@@ -137,15 +132,7 @@ def kind_of_labels(table: Table, label: str) -> tuple[str, str]:
     regress = "; the task regress predicts amounts" if count > 2 else ""
     what = counted(count, f"different {'whole number' if shape.holds == 'number' else 'label'}")
     mostly = "" if shape.holds == "number" else ", most of them whole numbers,"
-    return "classify", f"{what}{mostly} in '{label}'{regress}{joined}"
-
-
-def _are_joined(values: Collection[str], mark: str) -> bool:
-    """Whether some values hold a mark, and all that stands between the marks is found in other values, too."""
-    parts = [{part.strip() for part in value.split(mark)} for value in values]
-    counts = Counter(part for each in parts for part in each)
-    joined = [each for each in parts if len(each) > 1]
-    return bool(joined) and all(counts[part] > 1 for each in joined for part in each)
+    return "classify", f"{what}{mostly} in '{label}'{regress}"
 
 
 def _texts(table: Table, but: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:

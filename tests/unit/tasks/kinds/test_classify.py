@@ -338,3 +338,15 @@ def test_the_log_lists_forty_labels() -> None:
     found = [Record("a", None, name, f"row {number}") for number, name in enumerate(names)]
     (line,) = Classify.of_records(found, FinetuneSettings(many_labels=True)).description()
     assert line.endswith(", c38 (1), c39 (1) and 60 more")
+
+
+@pytest.mark.parametrize(
+    ("labels", "mark"),
+    [(["a", "b", "a|b"], "|"), (["x;y", "y; z", "x; z"], ";"), (["a/b", "c"], None), (["a", "b"], None)],
+)
+def test_classes_that_may_be_several_labels_are_pointed_out(labels, mark, said):
+    class_names(labels, "rows.csv", many=False)
+    assert (f"--columns.label-separator '{mark}'" in said.text) == (mark is not None)
+    said.clear()
+    class_names(labels, "rows.csv", many=False, given=",".join(labels))
+    assert not said.messages

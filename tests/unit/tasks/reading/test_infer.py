@@ -265,15 +265,6 @@ def test_a_first_line_that_is_a_row_is_seen():
     assert inferred(table(text=SENTENCES, good=LABEL)).columns.label == "good", "a name may also be one of the classes"
 
 
-@pytest.mark.parametrize(
-    ("labels", "mark"),
-    [(["a", "b", "a|b"], "|"), (["x;y", "y; z", "x; z"], ";"), (["a/b", "c"], None), (["a", "b"], None)],
-)
-def test_labels_that_may_be_several_are_pointed_out(labels, mark):
-    (reason,) = inferred(table(text=SENTENCES, label=labels)).reasons
-    assert (f"--columns.label-separator '{mark}'" in reason) == (mark is not None)
-
-
 def test_a_separator_of_labels_makes_classes_of_numbers():
     rows = table(text=SENTENCES, label=["1,5", "2,0", "0.5"])
     assert inferred(rows, Columns(label_separator=",")).kind == "classify"
