@@ -154,7 +154,8 @@ def warn_of_one_class(records: Parts, kind: type[Task]) -> None:
     for part, found in labels.items():
         if part != "train" and classes[part] == 1 < classes["train"]:
             named = f" ({found[0]})" if isinstance(found[0], str) else ""
-            warn(f"all rows of {part} have the same label{named}, so their figures say little", of_all_ranks=True)
+            what = f"all rows of {part} have the same label{named}: their figures say nothing of others"
+            warn(what, of_all_ranks=True)
 
 
 def _learnable(rows: Sequence[Record], kind: type[Task], skipped: SkippedRows | None) -> list[Record]:
