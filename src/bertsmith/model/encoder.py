@@ -5,6 +5,8 @@ Legend: T token slots, S sequences, H hidden width, B rows, L columns of a padde
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Layout
+from bertsmith.base.log import warn
 from bertsmith.model.attention.packed import Offsets, Packed
 from bertsmith.model.checks import check_ids, padded_input
 from bertsmith.model.config import BertConfig
@@ -125,12 +128,15 @@ class Encoder(nn.Module):
         """int64[B, L] each, as tensors, arrays or lists -> [B, L, H], as transformers' BertModel gives it; zeros where
         the mask is 0.
 
-        A slot's position is its column, as there. Without a mask all is real; without token types all are 0.
+        A slot's position is its column, as there. Without a mask all is real, of which rows that begin or end in [PAD]
+        are warned once; without token types all are 0.
         Raises BertsmithError for what is no table of numbers, shapes that differ, a mask of anything but 0 and 1, and
         ids without a row.
         """
         device = self.embeddings.word.weight.device
         ids, real, kinds = padded_input(input_ids, attention_mask, token_type_ids, device)
+        if attention_mask is None and bool((ids[:, :: max(ids.shape[1] - 1, 1)] == self.config.pad_token_id).any()):
+            _warn_of_padding()
         rows, columns = real.nonzero(as_tuple=True)
         chosen = (ids[rows, columns], kinds[rows, columns], columns)
         if ids.is_cuda:  # elsewhere forward looks
@@ -140,6 +146,11 @@ class Encoder(nn.Module):
         padded = hidden.new_zeros(*ids.shape, hidden.shape[-1])
         out: Tensor = padded.index_put((rows, columns), hidden)
         return out
+
+
+@cache
+def _warn_of_padding() -> None:
+    warn("there is no attention_mask, so [PAD] is read as a piece of the text: give 1 for what is real, 0 for padding")
 
 
 def encoder_of(model: nn.Module) -> Encoder:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.model.encoder import Encoder
+from bertsmith.model.encoder import Encoder, _warn_of_padding
 from made_models import drawn_inputs, drawn_model, small_config
 
 CONFIG = small_config(type_vocab_size=3)
@@ -67,6 +67,18 @@ def test_a_mask_that_could_be_misread_is_refused(encoder: Encoder, mask: Tensor,
         encoder.encode_padded(IDS, mask)
     assert what in caught.value.what
     assert caught.value.where == "attention_mask"
+
+
+def test_padding_without_a_mask_is_warned_of_once(encoder: Encoder, said: pytest.LogCaptureFixture) -> None:
+    _warn_of_padding.cache_clear()
+    padded = IDS.clone()
+    encoder.encode_padded(padded)
+    padded[1, -1] = CONFIG.pad_token_id
+    encoder.encode_padded(padded, padded != CONFIG.pad_token_id)
+    assert "attention_mask" not in said.text
+    for _ in range(2):
+        encoder.encode_padded(padded)
+    assert sum("there is no attention_mask" in each for each in said.messages) == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.uint8, torch.float32], ids=str)
