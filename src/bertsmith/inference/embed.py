@@ -32,6 +32,7 @@ from bertsmith.weights.names import POOLER
 
 Vectors = NDArray[np.float32]
 _SHORTEST = 3  # [CLS], a piece and [SEP]
+_READ = {"text", "header", "quoted"}  # of Columns
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,10 @@ class Embedder(Loaded):
         self.options = vectors or VectorOptions()
         self.options.check()
         self.folder = folder = model_folder(folder)
-        self.columns = columns_of(folder, columns)
-        task = read_task(folder / TASK_FILE).values
-        self.overlap = task.get("window_overlap") if Embed.reads(task) and not self.options.layers else None
+        trained = read_task(folder / TASK_FILE)
+        self.columns = text_columns(trained.columns, columns)
+        in_windows = Embed.reads(trained.values) and not self.options.layers
+        self.overlap = trained.values.get("window_overlap") if in_windows else None
         config = read_config(folder)
         self.rules = rules = _rules(folder, self.options)
         positions = config.max_position_embeddings
@@ -189,9 +191,14 @@ class Embedder(Loaded):
         return [self.tokenizer.pieces[number] for number in ids]
 
 
-def columns_of(folder: Path, columns: Columns | Mapping[str, Any] | None) -> Columns:
-    """Where texts stand in rows for the model of a folder: as they did in training, with these in their place."""
-    return changed(read_task(folder / TASK_FILE).columns, columns)
+def text_columns(own: Columns, columns: Columns | Mapping[str, Any] | None) -> Columns:
+    """Where texts stand in rows: as a model has it, with these in their place. Raises BertsmithError for fields of a
+    mapping that have no part in vectors."""
+    found = changed(own, columns)
+    if isinstance(columns, Mapping) and (others := sorted(columns.keys() - _READ)):
+        what = f"vectors are of one column of texts, and {' and '.join(others)} would have no effect"
+        raise BertsmithError(what, "columns", 'name that column: columns={"text": ...}')
+    return found
 
 
 def _rules(folder: Path, options: VectorOptions) -> SentenceRules:

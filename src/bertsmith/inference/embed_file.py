@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import counted, say
-from bertsmith.inference.embed import Embedder, VectorOptions, Vectors, columns_of, record_of
+from bertsmith.inference.embed import Embedder, VectorOptions, Vectors, record_of, text_columns
 from bertsmith.inference.parts.folder import Join, joined_lines
 from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, empty_rows, json_text, lines
 from bertsmith.inference.parts.run import Job, RowOptions, answer_rows, check_paths
@@ -29,7 +29,8 @@ from bertsmith.tasks.reading.bad_rows import Report, pass_over
 from bertsmith.tasks.reading.documents import parsed_once
 from bertsmith.tasks.reading.files import is_pipe
 from bertsmith.tasks.reading.records import Columns, Row, read_rows
-from bertsmith.weights.huggingface import model_folder
+from bertsmith.tasks.registry import read_task
+from bertsmith.weights.huggingface import TASK_FILE, model_folder
 
 EMBEDDING = "embedding"
 _ADDED = [EMBEDDING, TRUNCATED]
@@ -65,13 +66,13 @@ def embed_file(
     load: Load
     if isinstance(model, Embedder):
         rows.check_loaded(loading)
-        columns = columns_of(model.folder, columns) if columns else model.columns
+        columns = text_columns(model.columns, columns)
         work = EmbedWork(model, columns, kind)
         folder, load = model.folder, lambda device: work
     else:
         rows.check_loading(loading)
         folder = model_folder(model)
-        columns = columns_of(folder, columns)
+        columns = text_columns(read_task(folder / TASK_FILE).columns, columns)
         load = partial(_loaded, model, {**loading, "columns": columns}, kind)
     if not is_pipe(source) and (others := _others(source, columns)):
         say(f"columns of {source} that have no part in the vectors: {', '.join(others)}")

@@ -108,6 +108,18 @@ def test_a_missing_column_a_taken_name_and_an_empty_file_are_refused(embedder, t
     assert not list(tmp_path.glob("out*"))
 
 
+def test_columns_that_have_no_part_in_vectors_are_refused_and_those_of_a_loaded_model_stay(model, tmp_path):
+    with pytest.raises(BertsmithError, match="text_b would have no effect"):
+        Embedder(model, "cpu", columns={"text": "query", "text_b": "passage"})
+    loaded = Embedder(model, "cpu", precision="fp32", columns={"text": "body"})
+    source = tmp_path / "texts.jsonl"
+    source.write_text(json.dumps({"text": "word1", "body": "word2 word3"}) + "\n")
+    with pytest.raises(BertsmithError, match="label would have no effect"):
+        embed_file(loaded, source, tmp_path / "out.npy", columns={"label": "class"})
+    embed_file(loaded, source, tmp_path / "out.npy", columns={"header": True})
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), loaded(["word2 word3"]))
+
+
 def test_the_command_reads_a_pipe_and_names_what_it_cannot_write(model, tmp_path, monkeypatch, capsys):
     fp32 = ["--device", "cpu", "--precision", "fp32"]
     assert main(["embed", str(model), "x.csv", "--out", str(tmp_path / "x.txt"), *fp32]) == 2
