@@ -46,7 +46,8 @@ def document_rows(part: Slice, kind: str, report: Report) -> Iterator[DocumentRo
     """(where, row) for every sentence of CoNLL's columns, question of SQuAD, or object of a list.
 
     A sentence is {"tokens", "tags"}, the lists of its first and last columns, and those between by their numbers from
-    1. A question is {"id", "title", "question", "context", "answers": [{"text", "answer_start"}], "is_impossible"}.
+    1; one of a single column has no tags. A question is {"id", "title", "question", "context",
+    "answers": [{"text", "answer_start"}], "is_impossible"}.
     report: is given what is wrong with a row. Raises BertsmithError for a file that is damaged or neither.
     """
     lines = Lines(part, None, raise_fault, cut=False)
@@ -70,7 +71,8 @@ def _sentences(lines: Iterable[tuple[int, bytes]], part: Slice, report: Report) 
         else:
             columns = [list(each) for each in zip(*row.cells, strict=True)]
             between = {str(number): each for number, each in enumerate(columns[1:-1], start=2)}
-            yield where, {"tokens": columns[0], "tags": columns[-1], **between}
+            tags = {"tags": columns[-1]} if len(columns) > 1 else {}
+            yield where, {"tokens": columns[0], **tags, **between}
 
 
 @contextmanager

@@ -42,6 +42,12 @@ def test_words_with_tags(tmp_path, name, suffix, pack, ends):
     assert read(path) == [(f"{path}:3", SENTENCES[0]), (f"{path}:6", SENTENCES[1])]
 
 
+def test_words_alone_have_no_tags(tmp_path):
+    """They are to be predicted: as tags, the words would stand in the rows of the answers."""
+    path = write(tmp_path / "new.conll", "Ann\nsleeps\n\nRome\n")
+    assert [row for _, row in read(path)] == [{"tokens": ["Ann", "sleeps"]}, {"tokens": ["Rome"]}]
+
+
 def test_a_sentence_that_is_not_numbered_as_others_are_is_named(tmp_path):
     path = write(tmp_path / "a.conll", "1\tAnn\tB-PER\n2\tsleeps\tO\n\n1-2\tim\tO\n1\tin\tO\n2\tdem\tO\n")
     rows, bad = read_all(path)
