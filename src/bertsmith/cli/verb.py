@@ -28,8 +28,9 @@ _WRITTEN = {*_FILES, "dllogger", "out", "png", "report", "skip_bad_rows"}
 # are read whatever file has such a name.
 _OF_PRESETS = {"recipe", "student"}
 _READ = {"input", "source"}
-# What folders that are read are known by, of a corpus, a run, a model, and where in these it lies.
-_KNOWN_BY = {"config.json", "corpus.json", "run.json", "tokenizer.json"}
+# What folders that are read hold, of a corpus, a run, a model, and where in these it lies.
+_HELD = {"config.json", "corpus.json", "events.jsonl", "finetune.json", "metrics.jsonl", "modules.json", "run.json"}
+_HELD |= {"pretraining.json", "task.json", "tokenizer.json", "tokenizer_config.json"}
 _WITHIN = ("", "model", "tokenizer")
 Either = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 """A switch whose opposite is a flag too: without both, something else decides, so that neither has a default."""
@@ -90,8 +91,8 @@ class Call:
 
 
 def _check_written(flags: Mapping[str, Any]) -> None:
-    """Raises BertsmithError where two flags name one place to write to, where one names a file that is read or by which
-    a folder that is read is known, and where a file cannot be written."""
+    """Raises BertsmithError where two flags name one place to write to, where one names a file that is read or that a
+    folder that is read holds, and where a file cannot be written."""
     given = [(name, each) for name, value in flags.items() for each in (value if isinstance(value, tuple) else [value])]
     paths = [(name, each) for name, each in given if isinstance(each, str | Path) and each != "-"]
     read = [each for name, each in paths if name in _READ or (isinstance(each, Path) and name not in _WRITTEN)]
@@ -100,7 +101,7 @@ def _check_written(flags: Mapping[str, Any]) -> None:
     for name, path in paths:
         if name in _WRITTEN:
             last = Path(path).name
-            inside = [Path(each, folder, last) for each in read for folder in _WITHIN if last in _KNOWN_BY]
+            inside = [Path(each, folder, last) for each in read for folder in _WITHIN if last in _HELD]
             files.check_not_read(path, [*read, *inside])
             other = places.setdefault(os.path.realpath(path), name)
             if other != name:

@@ -71,9 +71,12 @@ def test_a_word_that_is_also_the_name_of_a_file_is_not_taken_for_it(call, messag
         ("plan bert-tiny --corpus folder --json", "corpus.json"),
         ("evaluate folder --data rows.csv --json", "model/config.json"),
         ("bench predict --model folder --json", "tokenizer.json"),
+        ("predict folder rows.csv --out", "metrics.jsonl"),
+        ("evaluate folder --data rows.csv --json", "finetune.json"),
+        ("embed folder rows.csv --out", "events.jsonl"),
     ],
 )
-def test_no_verb_writes_over_what_a_folder_is_known_by(call, inside, capsys, tmp_path, monkeypatch):
+def test_no_verb_writes_over_what_a_folder_holds(call, inside, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = Path("folder", inside)
     path.parent.mkdir(parents=True)
