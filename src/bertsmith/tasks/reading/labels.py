@@ -27,6 +27,7 @@ _ROWS_TO_TELL_IDS = 10
 _MISSING = frozenset(("NA", "N/A", "NULL", "null", "None", "<NA>", "#N/A", "-", "?"))
 _SHOWN = 4
 _SEPARATORS = "|;,/"
+_FEELINGS = 3  # -1, 0 and 1, of which -1 is bad
 _FRACTION = re.compile(r"[+-]?[0-9]*\.[0-9]+")
 
 
@@ -122,7 +123,10 @@ def class_names(labels: Iterable[str], where: str, many: bool, given: str | None
         what = f"labels such as '{joined}' are classes of their own"
         warn(f"{what}; if they are several, joined: --columns.label-separator '{mark}'", of_all_ranks=True)
     numbers = all(_WHOLE.fullmatch(name) for name in names)
-    return sorted(names, key=(lambda name: (int(name), name)) if numbers else None)
+    ordered = sorted(names, key=(lambda name: (int(name), name)) if numbers else None)
+    if len(ordered) > _FEELINGS and ordered == [str(number - 1) for number in range(len(ordered))]:
+        warn("-1 is a class of its own; where it stands for no label, as in SNLI, leave such rows out", True)
+    return ordered
 
 
 def _are_joined(names: Collection[str], mark: str) -> bool:

@@ -350,3 +350,11 @@ def test_classes_that_may_be_several_labels_are_pointed_out(labels, mark, said):
     said.clear()
     class_names(labels, "rows.csv", many=False, given=",".join(labels))
     assert not said.messages
+
+
+@pytest.mark.parametrize(
+    ("labels", "warned"), [("-1 0 1 2", True), ("-1 0 1", False), ("-1 1 2 3", False), ("-1 0 1 2 a", False)]
+)
+def test_a_class_that_may_stand_for_no_label_is_warned_of(labels, warned, said):
+    assert class_names(labels.split(), "rows.csv", many=False) == labels.split()
+    assert ("-1 is a class of its own" in said.text) == warned
