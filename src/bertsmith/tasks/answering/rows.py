@@ -26,7 +26,7 @@ def question_of(row: Row | str, columns: Columns, labelled: bool, where: str) ->
     """A row as a record; its label is a tuple of `Gold`, empty where the context does not answer the question.
 
     Answers are SQuAD's objects {"text", "answer_start"}, texts, the object of lists that other libraries write
-    ({"text": [...], "answer_start": [...]}), any of these as JSON in the cell of a table, or one text with the column
+    ({"text": [...], "answer_start": [...]}), any of these as JSON in the cell of a table, or texts with the column
     `answer_start`; a start that is missing or below 0 is not known. ValueError says what is wrong with a row.
     """
     if not isinstance(row, Mapping):
@@ -52,7 +52,13 @@ def _answers(row: Row, column: str, impossible: bool) -> list[tuple[Any, Any]]:
         return [(value, row.get(START))]
     if isinstance(value, Mapping) and isinstance(value.get("text"), str):
         value = [value]
-    elif isinstance(value, Mapping):
+    objects = [each for each in (value if isinstance(value, Sequence) else [value]) if isinstance(each, Mapping)]
+    if any("start" in each and START not in each for each in objects):
+        raise ValueError(f"column '{column}' has the place of an answer as 'start'; it is read as '{START}'")
+    if isinstance(value, Sequence) and not objects and not is_missing(row.get(START)):
+        starts = listed_in(row[START], START)
+        value = {"text": value, START: [starts] if isinstance(starts, int | float | str) else starts}
+    if isinstance(value, Mapping):
         try:
             texts, starts = (list(value.get(name, ())) for name in ("text", START))
         except TypeError:
