@@ -259,7 +259,7 @@ def load_predictor(folder: StrPath, device: str = "auto", *, likelihood: bool = 
     """A `Predictor`, of how likely texts are if wanted. options: its own. Raises BertsmithError for a `top` of what
     lists nothing."""
     if likelihood and options.get("top") is not None:
-        raise BertsmithError("--likelihood lists nothing that --n-best could count", "likelihood", "leave out one of them")
+        raise BertsmithError("--likelihood lists nothing that --n-best could count", "top", "leave out one of them")
     predictor = Predictor(folder, device, **options)
     return predictor.for_likelihood() if likelihood else predictor
 
