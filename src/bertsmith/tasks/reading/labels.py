@@ -23,7 +23,7 @@ YES_OR_NO = {"1": True, "0": False, "true": True, "false": False}
 _WHOLE = re.compile(r"[+]?(?P<number>-?(0|[1-9][0-9]*))(\.0*)?")
 _LETTER = re.compile("[A-Z]")
 _ROWS_TO_TELL_IDS = 10
-# As R, databases, Python, pandas, Excel, SNLI and Weka write it; "none" in small letters is more often a class.
+# As R, databases, Python, pandas, Excel, SNLI's files and Weka write it; "none" in small letters is more often a class.
 _MISSING = frozenset(("NA", "N/A", "NULL", "null", "None", "<NA>", "#N/A", "-", "?"))
 _SHOWN = 4
 _SEPARATORS = "|;,/"
@@ -115,7 +115,8 @@ def class_names(labels: Iterable[str], where: str, many: bool, given: str | None
         fix = "check --columns.label; if they really are classes, add --many-labels"
         raise BertsmithError(f"the labels are {found}, which do not look like classes", where, fix)
     warn_of_alike(names)
-    if missing := sorted(names & _MISSING):
+    from_minus_1 = len(names) > _FEELINGS and names == {str(number - 1) for number in range(len(names))}
+    if missing := ["-1"] if from_minus_1 else sorted(names & _MISSING):
         what = "may stand for a missing value; if so, leave out its rows, else name all with --labels"
         warn(f"the label {' or '.join(map(repr, missing))} {what}", of_all_ranks=True)
     if mark := next((each for each in _SEPARATORS if _are_joined(names, each)), None):
@@ -123,10 +124,7 @@ def class_names(labels: Iterable[str], where: str, many: bool, given: str | None
         what = f"labels such as '{joined}' are classes of their own"
         warn(f"{what}; if they are several, joined: --columns.label-separator '{mark}'", of_all_ranks=True)
     numbers = all(_WHOLE.fullmatch(name) for name in names)
-    ordered = sorted(names, key=(lambda name: (int(name), name)) if numbers else None)
-    if len(ordered) > _FEELINGS and ordered == [str(number - 1) for number in range(len(ordered))]:
-        warn("-1 is a class of its own; where it stands for no label, as in SNLI, leave such rows out", True)
-    return ordered
+    return sorted(names, key=(lambda name: (int(name), name)) if numbers else None)
 
 
 def _are_joined(names: Collection[str], mark: str) -> bool:

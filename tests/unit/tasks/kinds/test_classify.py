@@ -357,4 +357,4 @@ def test_classes_that_may_be_several_labels_are_pointed_out(labels, mark, said):
 )
 def test_a_class_that_may_stand_for_no_label_is_warned_of(labels, warned, said):
     assert class_names(labels.split(), "rows.csv", many=False) == labels.split()
-    assert ("-1 is a class of its own" in said.text) == warned
+    assert ("the label '-1' may stand for a missing value" in said.text) == warned
