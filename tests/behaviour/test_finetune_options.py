@@ -144,6 +144,14 @@ def test_frozen_layers_stay_and_the_others_learn(model: Path, tmp_path: Path) ->
         tune(model, None, frozen_layers=9)
 
 
+def test_frozen_layers_with_random_weights_are_warned_of(model: Path, said: pytest.LogCaptureFixture) -> None:
+    told = "the frozen layers have random weights, and keep them"
+    tune(model, None, epochs=1, max_steps=1, frozen_layers=1)
+    assert told not in said.text
+    tune(model, None, epochs=1, max_steps=1, frozen_layers=1, from_scratch=True)
+    assert told in said.text
+
+
 def test_reinitialised_layers_begin_at_random_and_the_others_at_the_models(model: Path, tmp_path: Path) -> None:
     tune(model, tmp_path / "run", epochs=1, reinitialised_layers=1, learning_rate=1e-12)
     before, after = weights(model), weights(tmp_path / "run" / "model")

@@ -213,6 +213,8 @@ def _prepare(
         folder, task.settled(folder, parts, settings), tokenizer, settings, max_length, parts, distilled=distilled
     )
     check_teacher(work)
+    if settings.frozen_layers and work.starts_random:
+        warn("the frozen layers have random weights, and keep them", of_all_ranks=True)
     check_augmented(work)
     return work, _identity(work, sources)
 

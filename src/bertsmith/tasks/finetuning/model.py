@@ -34,7 +34,7 @@ def build_model(work: Work, device: Device, seed: int) -> nn.Module:
         config = replace(config, hidden_dropout_prob=hidden, attention_probs_dropout_prob=attention)
         return work.task.build(config, device.compute)
 
-    if work.settings.from_scratch or (work.distilled is not None and work.distilled.shape is not None):
+    if work.starts_random:
         model, fresh = build(work.config), True
         initialise(model, work.config.initializer_range, stream_key(seed, "from scratch"))
     else:

@@ -74,7 +74,7 @@ def _check_same(task: Task, teacher: Task, where: str) -> None:
 def _tell(work: Work, pairs: tuple[tuple[int, int], ...]) -> None:
     assert work.distilled is not None
     settings, shape, of = work.distilled.settings, work.config, work.distilled.teacher
-    if work.distilled.shape is not None or work.settings.from_scratch:
+    if work.starts_random:
         begins = f"random weights, {len(work.layers)} layers of {shape.hidden_size}"
     else:
         every = shape.num_hidden_layers

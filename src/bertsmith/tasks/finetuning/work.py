@@ -50,6 +50,11 @@ class Work:
         return read_config(self.folder)
 
     @property
+    def starts_random(self) -> bool:
+        """Whether the encoder has random weights at first, not those of a folder."""
+        return self.settings.from_scratch or (self.distilled is not None and self.distilled.shape is not None)
+
+    @property
     def layers(self) -> tuple[int, ...]:
         """The layers of the folder's model that are taken, numbered from 1."""
         count = self.config.num_hidden_layers
