@@ -40,11 +40,11 @@ def pass_over(error: BertsmithError, row: Any) -> None:
 
 
 def leave_out(bad: int, good: int) -> str:
-    """How to go on without so many bad rows among good ones, in words; "" where there are no good ones."""
-    if not good:
+    """How to go on without so many bad rows among good ones, in words; "" where most are bad: then it is more likely
+    that they are read in a wrong way."""
+    if bad > BAD_SHARE * (bad + good):
         return ""
-    more = f" --bad-share {(100 * bad // (bad + good) + 1) / 100:g}" if bad > BAD_SHARE * (bad + good) else ""
-    return f"; finetune, distill and evaluate leave them out with --skip-bad-rows FILE{more}; nothing was done"
+    return "; finetune, distill and evaluate leave them out with --skip-bad-rows FILE; nothing was done"
 
 
 def to_utf8(path: str | Path | None) -> str:
