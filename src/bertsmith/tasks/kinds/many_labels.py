@@ -97,8 +97,8 @@ class ManyLabels(Task):
         if label is None:
             return RowReader.record(row, columns, labelled, where)
         names = [label_of({columns.label: each}, columns.label) for each in label]
-        marks = {class_name(each).lower() for each in names}
-        if len(set(names)) < len(names) and marks <= YES_OR_NO.keys() and marks & {"0", "false"}:
+        marks = {class_name(each).lower() for each in names} if len(set(names)) < len(names) else set()
+        if marks <= YES_OR_NO.keys() and marks & {"0", "false"}:
             what = f"column '{columns.label}' has a 0 or 1 for each label, {', '.join(names)}"
             raise ValueError(f"{what}; list the names of those that the row has, or give each label a column")
         return replace(RowReader.record(row, columns, False, where), label=tuple(dict.fromkeys(names)))

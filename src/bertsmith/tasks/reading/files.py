@@ -338,12 +338,22 @@ def _fault(cells: Sequence[str], names: Sequence[str], raw: bytes, file: _File) 
             else "correct it, or where fields are quoted use --columns.quoted, in Python Columns(quoted=True)"
         )
         return f"this row has {counted(len(cells), 'field')} and the first one has {len(names)}", fix
-    if file.form.header and len(names) > 1 and [cells[0].lstrip("\ufeff"), *cells[1:]] == names:
+    if len(names) == 1:
+        return None
+    if file.form.header and cells[-1] == names[-1] and [cells[0].lstrip("\ufeff"), *cells[1:]] == names:
         fix = "remove it, as where files are joined that each begin with them"
         return "this row is the names of the columns again", fix
-    if not file.form.header and len(names) > 1 and _USUAL_NAMES.issuperset(cells):
+    if not file.form.header and _USUAL_NAMES.issuperset(cells):
         fix = "remove it, or give --columns.header where all files begin with names"
         return "this row holds names of columns, which --columns.no-header says there are none of", fix
-    if file.quoted and any(_QUOTED_BEHIND_SPACE.fullmatch(cell) and cell.encode() in raw for cell in cells):
+    if file.quoted and b'"' in raw and any(_is_quoted_behind_space(cell, raw) for cell in cells):
         return "a quote behind a space quotes nothing", "leave no space between a separator and a quote"
     return None
+
+
+def _is_quoted_behind_space(cell: str, raw: bytes) -> bool:
+    """Whether the row has its space and its quotes as they are, and not within quotes."""
+    if _QUOTED_BEHIND_SPACE.fullmatch(cell) is None:
+        return False
+    doubled_within = cell.replace('"', '""')
+    return f'"{doubled_within}"'.encode() not in raw

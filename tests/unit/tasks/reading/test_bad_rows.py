@@ -66,13 +66,15 @@ def test_a_line_of_names_where_there_should_be_none_is_a_bad_row(tmp_path):
 
 
 def test_quotes_behind_a_space_are_not_taken_for_letters(tmp_path):
-    path = write(tmp_path / "rows.csv", 'text,label\n"good", "a"\n" ""so"" ",a\nfine,"b"\nwell, b\n')
+    path = write(tmp_path / "rows.csv", 'text,label\n"good", "a"\n" ""so"" ",a\n" """"",a\nfine,"b"\nwell, b\n')
     texts, bad = collected(path, tmp_path)
-    assert texts == [' "so" ', "fine", "well"]
+    assert texts == [' "so" ', ' ""', "fine", "well"]
     assert [each["row"] for each in bad] == ['"good", "a"']
     assert [each["why"] for each in bad] == ["a quote behind a space quotes nothing"]
     write(tmp_path / "rows.tsv", 'text\tlabel\n "so"\ta\n')
     assert collected(tmp_path / "rows.tsv", tmp_path) == ([' "so"'], []), "which quotes nothing there"
+    write(tmp_path / "rows.csv", 'text\n "so"\n')
+    assert [row["text"] for _, row in rows_of(path, Form(), raise_at_once)] == [' "so"'], "it is behind no separator"
 
 
 def test_quotes_of_tsv_that_look_like_those_of_csv_are_told_of(tmp_path, said):
