@@ -55,7 +55,7 @@ def _answers(row: Row, column: str, impossible: bool) -> list[tuple[Any, Any]]:
     objects = [each for each in (value if isinstance(value, Sequence) else [value]) if isinstance(each, Mapping)]
     if any("start" in each and START not in each for each in objects):
         raise ValueError(f"column '{column}' has the place of an answer as 'start'; it is read as '{START}'")
-    if isinstance(value, Sequence) and not objects and not is_missing(row.get(START)):
+    if isinstance(value, Sequence) and value and not objects and not is_missing(row.get(START)):
         starts = listed_in(row[START], START)
         value = {"text": value, START: [starts] if isinstance(starts, int | float | str) else starts}
     if isinstance(value, Mapping):

@@ -31,6 +31,7 @@ def read(labelled=True, columns=None, **row):
         ({"answers": ["cat", "sat"], "answer_start": [4, 8]}, TWO),
         ({"answers": '["cat", "sat"]', "answer_start": "[4, 8]"}, TWO),
         ({"answers": ["cat"], "answer_start": 4}, (Gold("cat", 4),)),
+        ({"answers": [], "answer_start": -1}, ()),
         ({"answers": "cat"}, (Gold("cat"),)),
         ({"answers": "cat", "answer_start": "4"}, (Gold("cat", 4),)),
         ({"answers": "cat", "answer_start": "4.0"}, (Gold("cat", 4),)),
