@@ -149,11 +149,11 @@ def warn_of_few_rows(records: Parts, metric: str) -> None:
 
 def warn_of_one_class(records: Parts, kind: type[Task]) -> None:
     """Where all rows that are measured on are alike in what training rows differ in."""
-    labels = {part: [kind.stratum(each) for each in rows] for part, rows in records.items()}
-    classes = {part: len(set(map(str, found))) for part, found in labels.items()}
-    for part, found in labels.items():
-        if part != "train" and classes[part] == 1 < classes["train"]:
-            named = f" ({found[0]})" if isinstance(found[0], str) else ""
+    first = {part: kind.stratum(rows[0]) for part, rows in records.items()}
+    alike = {part: all(kind.stratum(each) == first[part] for each in rows) for part, rows in records.items()}
+    for part, label in first.items():
+        if alike[part] and not alike["train"]:
+            named = f" ({label})" if isinstance(label, str) else ""
             what = f"all rows of {part} have the same label{named}: their figures say nothing of others"
             warn(what, of_all_ranks=True)
 
