@@ -26,6 +26,8 @@ NOT_UTF8 = "not UTF-8"
 BAD_SHARE = 0.5
 """The largest share of the rows of a file that is left out unless another one is given."""
 _BLOCK = 1 << 20
+_LOST_BY_CHANCE = 100
+"""To so many letters of an encoding of one byte each, fewer than one pair is by chance a letter in UTF-8."""
 _BEGIN, _NEXT, _LONGEST_PLACE = b'{"where": ', b'", "why": "', 1 << 16
 """Of each line of a list, and the most bytes between both."""
 
@@ -52,10 +54,13 @@ def to_utf8(path: str | Path | None) -> str:
     pipe. iconv makes two letters of every one of a file that is UTF-8 already."""
     if path is None:
         return "send rows in UTF-8"
-    decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+    decoder, letters, lost = codecs.getincrementaldecoder("utf-8")("replace"), 0, 0
     with files.read_errors(path), open_bytes(path, codec_of(path)) as file:
-        mixed = any(not decoder.decode(block).isascii() for block in iter(partial(file.read, _BLOCK), b""))
-    if mixed:
+        for block in iter(partial(file.read, _BLOCK), b""):
+            found = decoder.decode(block)
+            lost += found.count("\ufffd")
+            letters += len(found) - len(found.encode("ascii", "ignore"))
+    if (letters - lost) * _LOST_BY_CHANCE > lost:
         return "convert this one alone: others are UTF-8 already, and iconv of the whole file would spoil those"
     return "convert the file, as by: iconv -f WINDOWS-1252 -t UTF-8 FILE > new-FILE"
 

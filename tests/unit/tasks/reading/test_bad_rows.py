@@ -247,6 +247,8 @@ def test_a_line_of_another_encoding_is_not_mended_by_spoiling_the_others(tmp_pat
             list(rows_of(tmp_path / name, Form(), raise_at_once))
         assert "convert this one alone" in caught.value.fix, several
         assert "iconv -f" not in caught.value.fix
-    (tmp_path / name).write_bytes("".join(rows).encode("cp1252"))
-    with pytest.raises(BertsmithError, match="iconv -f WINDOWS-1252"):
-        list(rows_of(tmp_path / name, Form(), raise_at_once))
+    by_chance = bad.replace(b"\xe9", b"\xe9" * 101 + b" \xc9\x85")  # \xc9 and three dots, or a letter in UTF-8
+    for spoiled in ("".join(rows).encode("cp1252"), b"".join([*begin, by_chance])):
+        (tmp_path / name).write_bytes(spoiled)
+        with pytest.raises(BertsmithError, match="iconv -f WINDOWS-1252"):
+            list(rows_of(tmp_path / name, Form(), raise_at_once))
