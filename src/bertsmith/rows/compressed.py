@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # The formats, by the bytes their members begin with. A zst file may also begin with a frame that is to be skipped.
 MAGIC = {"gz": b"\x1f\x8b", "bz2": b"BZh", "xz": b"\xfd7zXZ\x00", "zst": b"\x28\xb5\x2f\xfd"}
 _SKIPPABLE = tuple(bytes([0x50 + number]) + b"\x2a\x4d\x18" for number in range(16))
+# zip and the office documents that are one, 7z, RAR, and older office documents.
+_ARCHIVES = (b"PK\x03\x04", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07", b"\xd0\xcf\x11\xe0")
 # About how many bytes of text a compressed byte holds.
 UNPACKED = 4
 _MAGIC_BYTES = max(map(len, MAGIC.values()))
@@ -220,6 +222,11 @@ def packing(head: bytes) -> str:
     if head.startswith(_SKIPPABLE):
         return "zst"
     return next((codec for codec, magic in MAGIC.items() if head.startswith(magic)), "")
+
+
+def is_archive(head: bytes) -> bool:
+    """Whether first bytes are those of several files in one, or of an office document."""
+    return head.startswith(_ARCHIVES) or head[257:262] == b"ustar"
 
 
 def codec_of(path: str | Path) -> str:

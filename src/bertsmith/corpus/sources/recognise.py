@@ -18,7 +18,7 @@ from bertsmith.corpus.reading import no_such_field
 from bertsmith.corpus.sources.formats import WIKI_FIELDS
 from bertsmith.corpus.sources.row_documents import check_parquet
 from bertsmith.rows import parquet
-from bertsmith.rows.compressed import damage_of, open_bytes, packing, peek, suffix_within
+from bertsmith.rows.compressed import damage_of, is_archive, open_bytes, packing, peek, suffix_within
 from bertsmith.rows.encodings import UTF8_MARK, check_marked, encoding_of, reads_as, unmarked
 from bertsmith.rows.lines import LONGEST_LINE, head_of
 from bertsmith.rows.tables import QUOTE, cells_of, named_separator
@@ -27,7 +27,6 @@ _HEAD = 1 << 16
 _TABLE_NAMES = {".csv": ",;\t|", ".tsv": "\t,;|"}
 _TABLES_BY_CONTENT = ",\t;|"
 _JSON_NAMES = (".json", ".jsonl", ".ndjson")
-_ARCHIVES = (b"PK\x03\x04", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07")
 _LINE_END = re.compile(rb"[\r\n]")
 _LOST_AT_MOST = 64
 _ROWS_AT_LEAST = 3
@@ -103,7 +102,7 @@ def _form_of(path: Path, codec: str, raw: bytes, options: ReadOptions) -> Form |
         return Unread("empty or white space only")
     if head.startswith(parquet.MAGIC):
         return _parquet_form(path, codec, options)
-    if head.startswith(_ARCHIVES) or head[257:262] == b"ustar":
+    if is_archive(head):
         return Unread("an archive or office document", fix="unpack it, or give its plain text")
     if encoding and (b"\x00" in head or _is_binary(raw, encoding)):
         return Unread("not text")

@@ -26,6 +26,7 @@ from bertsmith.rows.compressed import (
     check_readable,
     codec_of,
     damage_of,
+    is_archive,
     packing,
     peek,
     suffix_within,
@@ -50,7 +51,6 @@ _JSON_LINES = ("ndjson", "json")
 # Of csv files; the first where their beginning does not tell.
 _SEPARATORS = ",;\t|"
 _HEAD = 1 << 16
-_ARCHIVES = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 _USUAL_NAMES = frozenset(
     ("id", "idx", "index", "text", "text_b", "label", "sentence", "sentence1", "sentence2", "score")
 )
@@ -149,7 +149,7 @@ def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Ro
     codec, name = codec_of(path), str(path)
     kind = suffix_within(path, codec).lstrip(".")
     start = peek(path, codec, _HEAD)
-    if start.startswith(_ARCHIVES) or start[257:262] == b"ustar" or (codec and packing(start)):
+    if is_archive(start) or (codec and packing(start)):
         what = "this is an archive, a workbook of Excel, or compressed twice, whatever its name says"
         raise BertsmithError(what, path, "unpack it, or save its table as csv in UTF-8")
     if kind != "parquet":

@@ -184,6 +184,7 @@ def test_text_that_begins_like_markup_is_text(tmp_path: Path, begin: str) -> Non
         ("a.bin", b"\xff\xfe\0\0" + random.Random(0).randbytes(50_000).replace(b"\0", b"\1"), "not text"),
         ("a.tar.gz", gzip.compress(b"a.txt".ljust(257, b"\0") + b"ustar\0" + b"0" * 249, mtime=0), "an archive"),
         ("a.docx", b"PK\x03\x04\x14\x00\x06\x00", "office document"),
+        ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(99), "office document"),
         ("a.rtf", rb"{\rtf1\ansi A text.}", "markup"),
         ("a.pdf", b"%PDF-1.4\n1 0 obj\n", "markup"),
         ("a.gz", b"\x1f\x8b\x08\x00\x00\x00", "damaged from the beginning"),

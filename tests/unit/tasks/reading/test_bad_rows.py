@@ -100,6 +100,7 @@ _BYTES = bytes(range(256)) * 8
     [
         b"PK\x03\x04" + _BYTES,
         b"\xd0\xcf\x11\xe0\xa1\xb1" + _BYTES,
+        b"7z\xbc\xaf\x27\x1c" + _BYTES,
         gzip.compress(gzip.compress(b"text,label\na,b\n")),
         gzip.compress(b"rows.csv".ljust(257, b"\0") + b"ustar".ljust(255, b"\0") + b"text,label\na,b\n"),
     ],
