@@ -37,7 +37,9 @@ READABLE = (
 )
 # XML without a declaration, or SGML. Some text begins with a tag of HTML, as Markdown does.
 _TAG = re.compile(rb"<([a-z][\w:.-]*)[\s>]")
-_TAGS_OF_TEXT = frozenset(b"a b br center details div h1 h2 h3 i img p picture pre span sub sup table".split())
+_TAGS_OF_TEXT = frozenset(
+    b"a b br center code details div em h1 h2 h3 i img kbd p picture pre span strong sub sup table".split()
+)
 _CLOSED_AT_LEAST = 3
 # Of objects, or empty: text may begin with a bracket, and rows be arrays, which reading drops and counts.
 _JSON_ARRAY = re.compile(rb'\s*\[\s*\{\s*(?:"|\})')

@@ -164,7 +164,16 @@ def _packed(path: Path, content: bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize("begin", ["<ann> hello", "<ann@b.org> wrote:", "<h1>A</h1><p>b</p><p>c</p>", "<3 </3 </3 </3"])
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "<ann> hello",
+        "<ann@b.org> wrote:",
+        "<h1>A</h1><p>b</p><p>c</p>",
+        "<3 </3 </3 </3",
+        "<strong>A</strong> <em>b</em> <kbd>c</kbd>",
+    ],
+)
 def test_text_that_begins_like_markup_is_text(tmp_path: Path, begin: str) -> None:
     (tmp_path / "a.txt").write_text(f"{begin}\nSome text.\n")
     assert not isinstance(recognise(tmp_path / "a.txt", OPTIONS), Unread)
