@@ -21,6 +21,7 @@ from made_served import Served, made_cross_encoder, serving
 
 TEXTS = ["lovely word1 word2", "awful", "word3 word4 awful word5 word6"]
 LONG = "lovely " + "word1 " * 40
+SIMILAR = {"source_sentence": LONG, "sentences": ["awful"]}
 CLOSE = {"rel": 0, "abs": 1e-5}
 
 
@@ -146,7 +147,8 @@ def test_tokens_are_those_that_the_model_reads(served: Served, served_models: di
         ("/rerank", {"query": "word1", "texts": [LONG, "awful"]}),
         ("/models/labels/answers", {"rows": [LONG, "awful"]}),
         ("/models/vectors", {"inputs": [LONG, "awful"]}),
-        ("/models/vectors", {"inputs": {"source_sentence": LONG, "sentences": ["awful"]}}),
+        ("/models/vectors", {"inputs": SIMILAR}),
+        ("/models/vectors", {"inputs": SIMILAR, "parameters": {"truncate": None}}),
         ("/v1/embeddings", {"input": [LONG, "awful"], "model": "vectors"}),
     ],
 )

@@ -56,9 +56,9 @@ async def _found(
             return await _classes(service, request, model, body)
         return await _rows(service, request, model, body)
     if isinstance(body.inputs, Mapping):
-        _check(body.parameters, ("truncate", "truncation_direction", "prompt_name"))
+        given = _check(body.parameters, ("truncate", "truncation_direction", "prompt_name"))
         beside = body.model_dump(include={"truncate", "truncation_direction"}, exclude_unset=True)
-        parameters = _read("parameters", schemas.SimilarityParameters, beside | (body.parameters or {}))
+        parameters = _read("parameters", schemas.SimilarityParameters, {**beside, **given})
         inputs = _read("inputs", schemas.SimilarityInput, body.inputs)
         return await similarities(service, request, inputs, parameters.cut)
     _check(body.parameters, ())
