@@ -18,7 +18,7 @@ from bertsmith.rows.encodings import UTF8_MARK, TranscodedFile, unmarked
 
 # A longer line is cut off here: one line must fit into a worker's memory several times over.
 LONGEST_LINE = 32 << 20
-_UNIVERSAL_LINE = re.compile(rb"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
+_UNIVERSAL_LINE = re.compile(rb"[^\r\n]*(?:\r{1,2}\n|\r|\n)|[^\r\n]+")
 CUT_OFF = "cut off there"
 """The last words of what is counted where text is too long."""
 DAMAGED = "compressed files that are damaged, read up to the damage"
@@ -71,7 +71,8 @@ def any_line(line: bytes, before: bytes) -> bool:
 
 
 def split_at_returns(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """The lines, ended by a carriage return alone as well, as old programs of the Mac wrote them."""
+    """The lines, ended by a carriage return alone as well, as old programs of the Mac wrote them, or by two and a line
+    feed, as Windows writes an end twice."""
     for begin, line in lines:
         if b"\r" in line[:-2]:
             yield from ((begin + found.start(), found[0]) for found in _UNIVERSAL_LINE.finditer(line))

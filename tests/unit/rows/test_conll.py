@@ -28,6 +28,7 @@ FORMS = {
         "# next\n1\tPeter\tB-PER\tO\n2\tBlackburn\tI-PER\tO\n",
     ),
     "no suffix, BILOU, Windows line ends": ("test", "EU U-ORG\r\nrejects O\r\n\r\nPeter B-PER\r\nBlackburn L-PER\r\n"),
+    "line ends that Windows wrote twice": ("a.txt", "EU O\r\r\nrejects O\r\r\n\r\r\nPeter B-PER\r\r\nBlackburn I-PER"),
     "line ends of an old Mac": ("train.txt", "EU O\rrejects O\r\rPeter B-PER\rBlackburn I-PER\r"),
     "a byte order mark, and a token of white space": (
         "a.txt",

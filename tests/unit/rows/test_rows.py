@@ -195,3 +195,4 @@ def test_carriage_returns_end_lines_where_the_reader_takes_them() -> None:
     content = b"one\rtwo\r\nthree\n\rfour"
     found = list(split_at_returns([(0, content[:9]), (9, content[9:15]), (15, content[15:])]))
     assert found == [(0, b"one\r"), (4, b"two\r\n"), (9, b"three\n"), (15, b"\r"), (16, b"four")]
+    assert list(split_at_returns([(0, b"one\r\r\n")])) == [(0, b"one\r\r\n")]
