@@ -59,7 +59,7 @@ def infer(rows: Sequence[Mapping[str, Any]], columns: Columns, where: str, kind:
         return _inferred(table, kind, found, [])
     choices, label = _choices(table)[0], found.columns["label"]
     letters = table.shapes[label].counts if {choices, label} <= table.shapes.keys() else ()
-    if letters and all(place_of_letter(each.upper()) is not None for each in letters):
+    if {"A", "a"}.intersection(letters) and all(place_of_letter(each.upper()) is not None for each in letters):
         fix = "write the number of a choice, from 0, or its letter, from A; or name the task classify"
         raise table.refusal("the labels look like letters of choices", [choices, label], "label", fix=fix)
     kind, reason = kind_of_labels(table, label)

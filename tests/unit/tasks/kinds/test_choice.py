@@ -246,6 +246,8 @@ def test_rows_whose_labels_are_letters_of_choices_are_not_taken_for_texts_with_c
     with pytest.raises(BertsmithError, match="look like letters of choices") as caught:
         infer([{**row, "answer": row["answer"].lower()} for row in listed], Columns(), "rows.csv")
     assert "its letter, from A" in caught.value.fix
+    judged = [{**row, "answer": "TF"[len(row["question"]) % 2]} for row in listed]
+    assert infer(judged, Columns(), "rows.csv").kind == "classify", "true or false"
 
 
 def test_letters_name_choices_and_that_is_said(said):
