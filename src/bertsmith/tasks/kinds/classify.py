@@ -36,7 +36,7 @@ from bertsmith.tasks.kinds.pooled import (
 )
 from bertsmith.tasks.losses import PLAIN, Rarity, balanced_weights, single_label_sum
 from bertsmith.tasks.reading.bad_rows import refusal
-from bertsmith.tasks.reading.labels import class_name, class_names, refuse_ids
+from bertsmith.tasks.reading.labels import class_name, class_names, refuse_ids, warn_of_joined
 from bertsmith.tasks.reading.pairs import are_pairs
 from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.report.parts import CROSS_FITTED, about_records, groups_of
@@ -112,6 +112,8 @@ class Classify(Task):
             return ManyLabels.of_records(records, settings)
         labels = [str(record.label) for record in records]
         names = class_names(labels, records[0].where, settings.many_labels, settings.labels)
+        if settings.labels is None:
+            warn_of_joined(names)
         positive = _positive(names, settings)
         if settings.metric not in ("auto", *cls.metrics):
             fix = f"use one of {', '.join(cls.metrics)}; or name what separates labels with --columns.label-separator"

@@ -119,12 +119,16 @@ def class_names(labels: Iterable[str], where: str, many: bool, given: str | None
     if missing := ["-1"] if from_minus_1 else sorted(names & _MISSING):
         what = "may stand for a missing value; if so, leave out its rows, else name all with --labels"
         warn(f"the label {' or '.join(map(repr, missing))} {what}", of_all_ranks=True)
+    numbers = all(_WHOLE.fullmatch(name) for name in names)
+    return sorted(names, key=(lambda name: (int(name), name)) if numbers else None)
+
+
+def warn_of_joined(names: Collection[str]) -> None:
+    """Names a class that may be several labels in one cell, and what would separate them."""
     if mark := next((each for each in _SEPARATORS if _are_joined(names, each)), None):
         joined = min(name for name in names if mark in name)
         what = f"labels such as '{joined}' are classes of their own"
         warn(f"{what}; if they are several, joined: --columns.label-separator '{mark}'", of_all_ranks=True)
-    numbers = all(_WHOLE.fullmatch(name) for name in names)
-    return sorted(names, key=(lambda name: (int(name), name)) if numbers else None)
 
 
 def _are_joined(names: Collection[str], mark: str) -> bool:

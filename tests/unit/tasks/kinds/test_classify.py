@@ -345,10 +345,11 @@ def test_the_log_lists_forty_labels() -> None:
     [(["a", "b", "a|b"], "|"), (["x;y", "y; z", "x; z"], ";"), (["a/b", "c"], None), (["a", "b"], None)],
 )
 def test_classes_that_may_be_several_labels_are_pointed_out(labels, mark, said):
-    class_names(labels, "rows.csv", many=False)
+    found = [Record("a", None, label, "row 1") for label in labels]
+    Classify.of_records(found, FinetuneSettings())
     assert (f"--columns.label-separator '{mark}'" in said.text) == (mark is not None)
     said.clear()
-    class_names(labels, "rows.csv", many=False, given=",".join(labels))
+    Classify.of_records(found, FinetuneSettings(labels=",".join(labels)))
     assert not said.messages
 
 

@@ -51,6 +51,11 @@ def test_a_list_of_0_or_1_for_each_label_holds_no_names(rows):
     assert read_records([{"text": "a", "label": [1, 1]}], reader=Classify)[0].label == ("1",), "a label twice"
 
 
+def test_labels_of_lists_that_hold_a_separator_are_not_to_be_separated(said):
+    assert task_of(("a/b",), ("a", "b"), ("a",)).names == ("a", "a/b", "b")
+    assert "--columns.label-separator" not in said.text, "which lists do not have"
+
+
 def test_a_list_of_0_and_1_in_every_row_holds_no_names():
     with pytest.raises(BertsmithError, match="all training rows list 0 and 1, as if for each label"):
         task_of(("0", "1"), ("1", "0"))
