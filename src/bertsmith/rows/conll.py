@@ -67,8 +67,8 @@ def _sentences(lines: Iterable[tuple[int, bytes]]) -> Iterator[Row[list[list[str
     for number, (begin, line) in enumerate(chain(split_at_returns(lines), [(0, b"")]), start=1):
         text = line.decode(errors="replace")
         columns = _columns(text)
-        # Within a sentence a word behind # is a token that lacks its tag, and not a comment.
-        lacks_tag = bool(held) and len(columns) == 1 and columns[0] != _DOCUMENT
+        # Within a sentence a word behind # is a token that lacks its tag, and not a comment; #2 may begin another one.
+        lacks_tag = bool(held) and len(columns) == 1 and re.fullmatch(rf"{_DOCUMENT}|#\d+", columns[0]) is None
         if columns and (lacks_tag or _is_token(columns) or not _is_beside(columns)):
             if not held:
                 first, first_line, is_utf8 = begin, number, True

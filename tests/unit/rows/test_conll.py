@@ -29,6 +29,7 @@ FORMS = {
     ),
     "no suffix, BILOU, Windows line ends": ("test", "EU U-ORG\r\nrejects O\r\n\r\nPeter B-PER\r\nBlackburn L-PER\r\n"),
     "line ends that Windows wrote twice": ("a.txt", "EU O\r\r\nrejects O\r\r\n\r\r\nPeter B-PER\r\r\nBlackburn I-PER"),
+    "numbers of sentences": ("a.conll", "#1\nEU B-ORG\nrejects O\n#2\nPeter B-PER\nBlackburn I-PER\n"),
     "line ends of an old Mac": ("train.txt", "EU O\rrejects O\r\rPeter B-PER\rBlackburn I-PER\r"),
     "a byte order mark, and a token of white space": (
         "a.txt",
