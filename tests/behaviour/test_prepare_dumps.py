@@ -107,7 +107,7 @@ def test_a_plain_dump_that_is_cut_short_is_warned_of(tmp_path: Path, caplog: pyt
     made(tmp_path, "plain")
     said = [record.message for record in caplog.records if "pages cut short by the end of the file" in record.message]
     assert len(said) == 1
-    assert said[0].endswith("and what followed them is missing; copy it again")
+    assert said[0].endswith("and what followed is missing; copy it again")
     caplog.clear()
     made(tmp_path / "whole", "plain")
     assert "cut short" not in caplog.text
