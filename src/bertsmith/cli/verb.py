@@ -31,6 +31,7 @@ _READ = {"input", "source"}
 # What folders that are read hold, of a corpus, a run, a model, and where in these it lies.
 _HELD = {"config.json", "corpus.json", "events.jsonl", "finetune.json", "metrics.jsonl", "modules.json", "run.json"}
 _HELD |= {"pretraining.json", "task.json", "tokenizer.json", "tokenizer_config.json"}
+_HELD |= {"model.safetensors", "recipe.yaml", "vocab.txt"}
 _WITHIN = ("", "model", "tokenizer")
 Either = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 """A switch whose opposite is a flag too: without both, something else decides, so that neither has a default."""

@@ -73,6 +73,7 @@ def test_a_word_that_is_also_the_name_of_a_file_is_not_taken_for_it(call, messag
         ("bench predict --model folder --json", "tokenizer.json"),
         ("predict folder rows.csv --out", "metrics.jsonl"),
         ("evaluate folder --data rows.csv --json", "finetune.json"),
+        ("evaluate folder --data rows.csv --json", "recipe.yaml"),
         ("embed folder rows.csv --out", "events.jsonl"),
     ],
 )
