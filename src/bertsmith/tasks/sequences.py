@@ -166,8 +166,8 @@ def begins(rows: Ints, texts: Ints) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class BatchTexts:
-    """The texts of a batch whose units have several. of: int64[S], that of each sequence, ascending from 0. unit,
-    place: int64[G], the unit of each and which of its texts it is, from 0."""
+    """The texts of a batch. of: int64[S], that of each sequence, ascending from 0. unit, place: int64[G], the unit of
+    each, ascending from 0, and which of its texts it is, from 0."""
 
     of: Tensor
     unit: Tensor
@@ -178,8 +178,8 @@ class BatchTexts:
 class Inputs:
     """A packed batch on the device. input_ids, token_type_ids, position_ids: int64[T].
 
-    asked: the layout of the sequences asked for; behind them may lie some that fill the batch to a round size. unit:
-    int64[S], the unit of each sequence asked for, ascending from 0. units: U. texts: None where a unit has one.
+    asked: the layout of the sequences asked for; behind them may lie some that fill the batch to a round size. units:
+    U. texts: of the sequences asked for.
     """
 
     input_ids: Tensor
@@ -187,9 +187,8 @@ class Inputs:
     position_ids: Tensor
     packed: Packed
     asked: Layout
-    unit: Tensor
     units: int
-    texts: BatchTexts | None = None
+    texts: BatchTexts
 
 
 def empty_in_words(what: str, count: int, rows: int, first: str, labelled: str = "") -> str:
@@ -318,8 +317,9 @@ def pack(sequences: Sequences, members: Ints, device: torch.device, unit: Ints |
 
     unit: int64[S], the unit of each, ascending from 0; by default each is one.
     """
-    texts = None if unit is None or sequences.texts is None else sequences.texts[members]
     unit = np.arange(len(members)) if unit is None else unit
+    place = np.zeros_like(members) if sequences.texts is None else sequences.texts[members]
+    new = begins(unit, place)
     asked = Layout.from_lengths(sequences.lengths[members])
     layout = asked.filled() if device.type == "cpu" else asked
     filling = layout.tokens - asked.tokens
@@ -329,19 +329,14 @@ def pack(sequences: Sequences, members: Ints, device: torch.device, unit: Ints |
     def tensor(values: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(values).to(device, non_blocking=True)
 
-    def batch_texts(texts: Ints) -> BatchTexts:
-        new = begins(unit, texts)
-        return BatchTexts(tensor(np.cumsum(new) - 1), tensor(unit[new]), tensor(texts[new]))
-
     return Inputs(
         input_ids=tensor(np.concatenate((*ids, np.zeros(filling, np.int64)))),
         token_type_ids=tensor(np.concatenate((kinds.astype(np.int64), np.zeros(filling, np.int64)))),
         position_ids=tensor(layout.positions),
         packed=Packed(layout, device),
         asked=asked,
-        unit=tensor(unit),
         units=int(unit[-1]) + 1 if len(unit) else 0,
-        texts=None if texts is None else batch_texts(texts),
+        texts=BatchTexts(tensor(np.cumsum(new) - 1), tensor(unit[new]), tensor(place[new])),
     )
 
 
@@ -365,8 +360,7 @@ def by_length(sequences: Sequences, budget_tokens: int) -> Iterator[Ints]:
 
 def batch_window_means(scores: Tensor, inputs: Inputs) -> Tensor:
     """The scores of each text of a batch, [G, C]: the mean of those of its windows, of [S, C]."""
-    texts = inputs.texts
-    of, count = (inputs.unit, inputs.units) if texts is None else (texts.of, len(texts.unit))
+    of, count = inputs.texts.of, len(inputs.texts.unit)
     if count == len(scores):
         return scores
     return segment_means(scores, torch.searchsorted(of, torch.arange(count + 1, device=of.device)))

@@ -151,7 +151,6 @@ def test_records_of_several_texts_have_the_windows_of_each_and_a_mean_of_each(ro
     taken = np.flatnonzero(several.rows != 0) if len(rows) > 1 else np.arange(len(several.ids))
     unit = several.rows[taken] - several.rows[taken[0]]
     inputs = pack(several, taken, torch.device("cpu"), unit)
-    assert inputs.texts is not None
     places = [place for row in (rows[1:] or rows) for place in range(len(row))]
     assert inputs.texts.place.tolist() == places
     assert inputs.texts.unit.tolist() == [unit for unit, row in enumerate(rows[1:] or rows) for _ in row]

@@ -19,7 +19,7 @@ from bertsmith.model.encoder import encoder_of
 from bertsmith.model.flop import step_flop
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.objective import Counted, TaskObjective, Units
-from bertsmith.tasks.sequences import Inputs
+from bertsmith.tasks.sequences import BatchTexts, Inputs
 from bertsmith.tasks.settings import DistillSettings
 from bertsmith.tasks.task import Task
 
@@ -71,14 +71,13 @@ class DistilObjective(TaskObjective):
         which = labelled_units(batch, self.teaching.settings)
         if which.all():
             return self.task.loss_of(scores, inputs, targets)
-        labelled = torch.from_numpy(which).to(scores.device)
-        # Rows are made of the kinds that have one text or a pair (`tasks/finetuning/augmented.py`), whose scores are by
-        # sequence; these are numbered anew.
-        assert inputs.texts is None
-        of_labelled = labelled[inputs.unit]
-        unit = (labelled.cumsum(0) - 1)[inputs.unit[of_labelled]]
-        part = replace(inputs, unit=unit, units=int(which.sum()))
-        return self.task.loss_of(scores[of_labelled], part, targets[labelled])
+        # Of kinds whose scores are by sequence: of others no rows are made (`tasks/finetuning/augmented.py`).
+        labelled, texts = torch.from_numpy(which).to(scores.device), inputs.texts
+        kept = labelled[texts.unit]
+        of_kept = kept[texts.of]
+        of, unit = (kept.cumsum(0) - 1)[texts.of[of_kept]], (labelled.cumsum(0) - 1)[texts.unit[kept]]
+        part = replace(inputs, units=int(which.sum()), texts=BatchTexts(of, unit, texts.place[kept]))
+        return self.task.loss_of(scores[of_kept], part, targets[labelled])
 
     def flop(self, tokens: int, squared_lengths: float, sequences: int) -> float:
         """With the teacher's forward pass, a third of what a step of it would take."""

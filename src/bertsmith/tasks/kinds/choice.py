@@ -176,7 +176,6 @@ class Choice(Task):
 
     def _choices(self, scores: Tensor, inputs: Inputs, none: float) -> Tensor:
         """The scores of the choices of each unit, [U, C]; `none` behind its last one."""
-        assert inputs.texts is not None
         table = scores.new_full((inputs.units, self.most), none)
         return table.index_put((inputs.texts.unit, inputs.texts.place), batch_window_means(scores, inputs)[:, 0])
 

@@ -253,7 +253,6 @@ class Embed(Task):
 
 def by_row(vectors: Tensor, inputs: Inputs, targets: Tensor) -> Tensor:
     """The vectors of a batch, [S, H], as ranking takes them: [N, K, H], zeros for a missing text. targets: [N, K]."""
-    assert inputs.texts is not None
     rows, texts = targets.shape
     table = vectors.new_zeros(rows * texts, vectors.shape[1])
     places = inputs.texts.unit * texts + inputs.texts.place
