@@ -210,6 +210,11 @@ class FinetuneSettings(TypeChecked):
         for name in ("weight_decay", "max_gradient_norm", "focal"):
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a number from 0")
 
+    @property
+    def overlap(self) -> int | None:
+        """Tokens that the windows of a long text share; None where it is cut instead."""
+        return self.window_overlap if self.windows else None
+
     def steps(self, epoch_steps: int) -> int:
         """Of one training, if it does not end early. epoch_steps: of a pass over its rows."""
         return min(self.epochs * epoch_steps, self.max_steps or sys.maxsize)

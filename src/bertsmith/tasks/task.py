@@ -388,11 +388,8 @@ class Task(Answering):
         return np.split(scores, np.cumsum(sequences.lengths)[:-1]) if self.per_token else list(scores)
 
     def answers_from(self, outputs: Sequence[Any], records: Sequence[Record], sequences: Sequences) -> list[Answer]:
-        return self.answers_of(self.joined(outputs), records, sequences)
-
-    def joined(self, outputs: Sequence[Floats]) -> Floats:
-        """The `outputs` of sequences as `Runner.scores` gives them."""
-        return np.concatenate(outputs) if self.per_token else np.stack(outputs)
+        scores = np.concatenate(outputs) if self.per_token else np.stack(outputs)
+        return self.answers_of(scores, records, sequences)
 
     @abstractmethod
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:

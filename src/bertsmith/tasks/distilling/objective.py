@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from bertsmith.model.distillation.states import recorded
 from bertsmith.model.encoder import encoder_of
 from bertsmith.model.flop import step_flop
 from bertsmith.model.losses import LossSum
-from bertsmith.tasks.objective import Counted, TaskObjective, Units
+from bertsmith.tasks.objective import TaskObjective, Units
 from bertsmith.tasks.sequences import BatchTexts, Inputs
 from bertsmith.tasks.settings import DistillSettings
 from bertsmith.tasks.task import Task
@@ -112,12 +111,8 @@ def labelled_units(units: Units, settings: DistillSettings) -> NDArray[np.bool_]
     return units.numbers < originals
 
 
-def counted(settings: DistillSettings) -> Counted:
+def loss_counts(task: Task, units: Units, *, settings: DistillSettings) -> dict[str, int]:
     """What each loss of some units is divided by, the labels that have one or, of hidden states, the tokens."""
-    return partial(_counts, settings=settings)
-
-
-def _counts(task: Task, units: Units, *, settings: DistillSettings) -> dict[str, int]:
     examples, numbers = units.examples, units.numbers
     members, _ = examples.members(numbers)
     every = {

@@ -45,8 +45,7 @@ def build_model(work: Work, device: Device, seed: int) -> nn.Module:
     work.task.start(model, fresh)
     keep_layers(model, work.layers)
     _set_layers(model, work.settings, seed)
-    if work.distilled is not None:
-        add_maps(model, work.distilled, seed)
+    add_maps(model, work, seed)
     return model.to(device.torch_device)
 
 

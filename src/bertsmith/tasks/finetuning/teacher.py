@@ -13,8 +13,6 @@ from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.model.distillation import maps
-from bertsmith.model.distillation.layers import layer_pairs
-from bertsmith.model.encoder import encoder_of
 from bertsmith.tasks.distilling.objective import Teaching, weights
 from bertsmith.tasks.finetuning.work import Distilled, Work
 from bertsmith.tasks.registry import answering, architecture_of, of_folder, read_task
@@ -52,7 +50,7 @@ def check_teacher(work: Work) -> None:
     if distilled.shape is not None and distilled.settings.student_layers:
         what = "student_layers takes layers of a model, and the student is a recipe's"
         raise BertsmithError(what, "student", "give a model as --student, or leave out --student-layers")
-    _tell(work, layer_pairs(distilled.settings.layer_map, len(work.layers), config.num_hidden_layers))
+    _tell(work, work.layer_pairs)
 
 
 def _check_same(task: Task, teacher: Task, where: str) -> None:
@@ -103,22 +101,17 @@ def teaching_of(work: Work, device: Device) -> Teaching | None:
     """The teacher with its weights, where one is needed; None for a run without."""
     if work.distilled is None:
         return None
-    distilled, config = work.distilled, read_config(work.distilled.teacher)
-    settings = distilled.settings
+    folder, settings = work.distilled.teacher, work.distilled.settings
     model = None
     if settings.logits_weight or settings.hidden_weight:
-        model = load_model(lambda shape: work.task.build(shape, device.compute), distilled.teacher)
+        model = load_model(lambda shape: work.task.build(shape, device.compute), folder)
         work.task.start(model, fresh=False)  # so that a student that starts as its teacher is equal to it, to the bit
         model.to(device.torch_device).requires_grad_(False)
-    pairs = layer_pairs(settings.layer_map, len(work.layers), config.num_hidden_layers)
-    return Teaching(model, config, pairs, settings)
+    return Teaching(model, read_config(folder), work.layer_pairs, settings)
 
 
-def add_maps(model: nn.Module, distilled: Distilled, seed: int) -> None:
+def add_maps(model: nn.Module, work: Work, seed: int) -> None:
     """Gives a student the maps to its teacher's width, where hidden states are compared and the widths differ."""
-    settings = distilled.settings
-    if not settings.hidden_weight:
-        return
-    ours, theirs = encoder_of(model).config, read_config(distilled.teacher)
-    pairs = layer_pairs(settings.layer_map, ours.num_hidden_layers, theirs.num_hidden_layers)
-    maps.add_maps(model, len(pairs), (ours.hidden_size, theirs.hidden_size), seed)
+    if work.distilled is not None and work.distilled.settings.hidden_weight:
+        widths = work.config.hidden_size, read_config(work.distilled.teacher).hidden_size
+        maps.add_maps(model, len(work.layer_pairs), widths, seed)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bertsmith.model.config import BertConfig
-from bertsmith.model.distillation.layers import evenly_spaced
-from bertsmith.tasks.distilling.objective import counted
+from bertsmith.model.distillation.layers import evenly_spaced, layer_pairs
+from bertsmith.tasks.distilling.objective import loss_counts
 from bertsmith.tasks.objective import Counted, label_counts
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.settings import DistillSettings, FinetuneSettings
@@ -61,9 +62,17 @@ class Work:
         return evenly_spaced((self.distilled and self.distilled.settings.student_layers) or count, count)
 
     @property
+    def layer_pairs(self) -> tuple[tuple[int, int], ...]:
+        """Which of these learn from which of the teacher: as of `layer_pairs`; none without a teacher."""
+        if self.distilled is None:
+            return ()
+        of_teacher = read_config(self.distilled.teacher).num_hidden_layers
+        return layer_pairs(self.distilled.settings.layer_map, len(self.layers), of_teacher)
+
+    @property
     def counted(self) -> Counted:
         """What the losses of some units are divided by."""
-        return label_counts if self.distilled is None else counted(self.distilled.settings)
+        return label_counts if self.distilled is None else partial(loss_counts, settings=self.distilled.settings)
 
     @property
     def metric(self) -> str:

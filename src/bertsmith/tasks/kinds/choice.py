@@ -141,8 +141,7 @@ class Choice(Task):
         _warn_of_numbers(rows)
         counts = Counter(str(record.label) for record in rows)
         most = max(len(record.choices) for record in rows)
-        overlap = settings.window_overlap if settings.windows else None
-        return cls(most, are_pairs(records), dict(counts.most_common()), overlap)
+        return cls(most, are_pairs(records), dict(counts.most_common()), settings.overlap)
 
     @classmethod
     def of_folder(cls, facts: FolderFacts) -> Self:

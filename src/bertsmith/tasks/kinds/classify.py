@@ -130,7 +130,7 @@ class Classify(Task):
             are_pairs(records),
             positive,
             dict(counts.most_common()),
-            settings.window_overlap if settings.windows else None,
+            settings.overlap,
             Rarity(weights, settings.focal, settings.label_smoothing),
             settings.sampling,
             fits_temperature=settings.temperature,

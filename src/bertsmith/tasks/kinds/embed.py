@@ -109,8 +109,7 @@ class Embed(Task):
                 raise BertsmithError(what, records[0].where, f"give rows with different texts, or name {name} anew")
         triplets = int(np.count_nonzero(texts[:, 2:] != NO_TEXT))
         shared, last_alone = rows_with_shared_texts(texts), len(records) % settings.batch == 1
-        overlap = settings.window_overlap if settings.windows else None
-        return cls(rows=len(records), triplets=triplets, shared=shared, last_alone=last_alone, overlap=overlap)
+        return cls(rows=len(records), triplets=triplets, shared=shared, last_alone=last_alone, overlap=settings.overlap)
 
     @classmethod
     def of_folder(cls, facts: FolderFacts) -> Self:

@@ -133,7 +133,7 @@ class ManyLabels(Task):
             are_pairs(records),
             dict(counts.most_common()),
             len(records),
-            settings.window_overlap if settings.windows else None,
+            settings.overlap,
             Rarity(weights, settings.focal, settings.label_smoothing),
             settings.sampling,
             fits=settings.thresholds,

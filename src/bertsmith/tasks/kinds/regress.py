@@ -94,8 +94,7 @@ class Regress(Task):
             raise BertsmithError(what, records[0].where, "check --columns.label")
         mean, deviation, low, high = (float(of(numbers)) for of in (np.mean, np.std, np.min, np.max))
         _warn_of_steps(max(-low, high), deviation)
-        overlap = settings.window_overlap if settings.windows else None
-        return cls(are_pairs(records), mean, deviation, low, high, overlap)
+        return cls(are_pairs(records), mean, deviation, low, high, settings.overlap)
 
     @classmethod
     def of_folder(cls, facts: FolderFacts) -> Self:
