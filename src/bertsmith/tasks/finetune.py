@@ -189,11 +189,7 @@ def _prepare(
     if asked.shape is None and not settings.from_scratch:
         refuse_export(folder)  # before all rows are read
     tokenizer = load_tokenizer(folder, config)
-    wanted = settings.max_length or kind.usual_length
-    max_length = min(wanted, config.max_position_embeddings)
-    if max_length < wanted:
-        say(f"sequences have at most {max_length} tokens, not {wanted}: the model has no more positions")
-    kind.metric_of(settings)
+    max_length = kind.most_tokens(settings, config)
     kind.check(settings)
     task, parts = encode_sources(kind, sources, tokenizer, max_length, settings)
     share = parts["train"].sequences.lost_share
@@ -209,9 +205,8 @@ def _prepare(
         if settings.folds:
             say("figures of folds are too high where the teacher has learned from the training rows")
         distilled = Distilled(model_folder(asked.teacher), settings, asked.shape, asked.as_teacher)
-    work = Work(
-        folder, task.settled(folder, parts, settings), tokenizer, settings, max_length, parts, distilled=distilled
-    )
+    task = task.settled(folder, {part: each.records for part, each in parts.items()}, settings)
+    work = Work(folder, task, tokenizer, settings, max_length, parts, distilled=distilled)
     check_teacher(work)
     if settings.frozen_layers and work.starts_random:
         warn("the frozen layers have random weights, and keep them", of_all_ranks=True)

@@ -18,6 +18,7 @@ from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs
 from bertsmith.tasks.examples import check_sources, read_records, warn_of_few_rows
+from bertsmith.tasks.finetuning.trials import curve_rows, fold_rows
 from bertsmith.tasks.reading.documents import parsed_once
 from bertsmith.tasks.reading.records import Record, Source
 from bertsmith.tasks.resolve import chosen
@@ -35,6 +36,7 @@ from bertsmith.training.planning.work import Batch, Lengths, Work, even_cut
 from bertsmith.training.run import only_training
 from bertsmith.training.this_cpu import Here
 from bertsmith.weights.huggingface import model_folder, read_config
+from bertsmith.weights.stored import refuse_export
 
 _SAMPLE_ROWS = 2000
 _POOLED = ("classify", "regress", "choice")
@@ -59,13 +61,15 @@ class RowsOfRun:
 
 @dataclass(frozen=True)
 class _Read:
-    """The rows, read. examples: training rows, encoded, all or a sample. rows: how many each part has."""
+    """The rows, read. examples: training rows, encoded, all or a sample. rows: how many each part has. shares: of the
+    training rows that each training takes, those of seeds first."""
 
     task: Task
     settings: FinetuneSettings
     examples: Examples
     max_length: int
     rows: dict[str, int]
+    shares: list[float]
 
     @property
     def units(self) -> float:
@@ -130,18 +134,24 @@ def plan_finetuning(
 @parsed_once()
 def _read(task: str, folder: Path, config: BertConfig, rows: RowsOfRun, settings: FinetuneSettings | None) -> _Read:
     """Reads all rows, and encodes some training rows, evenly spaced."""
+    if not (settings and settings.from_scratch):
+        refuse_export(folder)
     given = rows.given()
     check_sources(given)
     inputs = run_inputs(task, Taken(rows.data, rows.hyper_parameters, rows.fold), given, settings)
     kind, chosen_settings = chosen(inputs.kind, inputs.sources, inputs.settings)
     kind.check(chosen_settings)
+    chosen_settings.check_layers(config.num_hidden_layers)
     records = read_records(kind, inputs.sources, chosen_settings)
-    wanted = chosen_settings.max_length or kind.usual_length
-    longest = min(wanted, config.max_position_embeddings)
     made = kind.of_records(records["train"], chosen_settings)
     warn_of_few_rows(records, made.metric_of(chosen_settings))
-    examples = made.examples(_sample(records["train"]), load_tokenizer(folder, config), longest)
-    return _Read(made, chosen_settings, examples, longest, {part: len(those) for part, those in records.items()})
+    longest, train = kind.most_tokens(chosen_settings, config), records["train"]
+    examples = made.examples(_sample(train), load_tokenizer(folder, config), longest)
+    made = made.settled(folder, records, chosen_settings)
+    of = (train, type(made), chosen_settings)
+    some = [taken for _, taken in curve_rows(*of)] + [taken for taken, _ in fold_rows(*of)]
+    shares = [1.0] * chosen_settings.seeds + [len(taken) / len(train) for taken in some]
+    return _Read(made, chosen_settings, examples, longest, {part: len(each) for part, each in records.items()}, shares)
 
 
 def _sample(records: Sequence[Record]) -> Sequence[Record]:
@@ -152,10 +162,7 @@ def _sample(records: Sequence[Record]) -> Sequence[Record]:
 def _work(read: _Read) -> Work:
     """All trainings of the run in one: those of each seed, and those of folds and of a learning curve."""
     settings, units = read.settings, read.units
-    sizes = [1.0] * settings.seeds
-    sizes += [share / 100 for share in CURVE_SHARES] * settings.learning_curve
-    sizes += [1 - 1 / max(settings.folds, 1)] * settings.folds
-    epochs = [math.ceil(units * size / settings.batch) for size in sizes]
+    epochs = [math.ceil(units * share / settings.batch) for share in read.shares]
     steps = [settings.steps(each) for each in epochs]
     due = due_steps(steps[0], (epochs[0], settings.evaluate_every))
     measured = sum(count for part, count in read.rows.items() if part != "train")

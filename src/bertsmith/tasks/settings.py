@@ -219,6 +219,17 @@ class FinetuneSettings(TypeChecked):
         """Of one training, if it does not end early. epoch_steps: of a pass over its rows."""
         return min(self.epochs * epoch_steps, self.max_steps or sys.maxsize)
 
+    def check_layers(self, layers: int) -> None:
+        """Raises BertsmithError where layers are frozen or random that a model of so many does not have, or both."""
+        for name in ("frozen_layers", "reinitialised_layers"):
+            if getattr(self, name) > layers:
+                raise BertsmithError(f"{name} is {getattr(self, name)}", "settings", f"the model has {layers} layers")
+        if self.frozen_layers + self.reinitialised_layers > layers:
+            counts = self.frozen_layers, self.reinitialised_layers
+            what = f"frozen_layers is {counts[0]} and reinitialised_layers is {counts[1]}, so that some are both"
+            fix = f"the model has {layers} layers; one with random weights has to learn, so use fewer"
+            raise BertsmithError(what, "settings", fix)
+
     def check_read_by(self, kind: str, always_in_windows: bool) -> None:
         """Raises BertsmithError for a setting that a kind of task does not read."""
         plain, where = type(self)(), "fine-tuning settings"

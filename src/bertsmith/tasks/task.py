@@ -264,7 +264,8 @@ class Task(Answering):
 
     @classmethod
     def check(cls, settings: FinetuneSettings) -> None:
-        """Raises BertsmithError for settings that this task does not read."""
+        """Raises BertsmithError for settings that this task does not read, and for a metric that it does not have."""
+        cls.metric_of(settings)
         if settings.windows and cls.always_in_windows:
             say(f"{cls.kind} reads long texts in windows with or without --windows")
         settings.check_read_by(cls.kind, cls.always_in_windows)
@@ -279,7 +280,17 @@ class Task(Answering):
             raise BertsmithError(what, "metric", nearest(settings.metric, cls.metrics))
         return settings.metric
 
-    def settled(self, folder: Path, parts: Mapping[str, Examples], settings: FinetuneSettings) -> Self:
+    @classmethod
+    def most_tokens(cls, settings: FinetuneSettings, config: BertConfig) -> int:
+        """Of a sequence. Says where the model has fewer positions than are wanted."""
+        wanted = settings.max_length or cls.usual_length
+        if config.max_position_embeddings >= wanted:
+            return wanted
+        most = config.max_position_embeddings
+        say(f"sequences have at most {most} tokens, not {wanted}: the model has no more positions")
+        return most
+
+    def settled(self, folder: Path, parts: Mapping[str, Sequence[Record]], settings: FinetuneSettings) -> Self:
         """The task as it is for a run from this model folder, with all its rows. Raises BertsmithError for rows to
         measure on that do not fit the others."""
         return self

@@ -152,6 +152,23 @@ def test_a_plan_of_fine_tuning_has_the_steps_of_the_run(tmp_path: Path) -> None:
         assert stage["evaluation_seconds"] == pytest.approx(count * seconds_of_a_row), flags
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--frozen-layers", "9"), "frozen_layers is 9"),
+        (("--folds", "50"), "60 training rows are too few to be divided"),
+        (("--metric", "f1"), "metric 'f1' is not one of classify"),
+    ],
+)
+def test_a_plan_refuses_what_the_run_would(
+    flags: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_table(tmp_path / "train.csv", rows(60, 1))
+    files = ("--train", str(tmp_path / "train.csv"), "--model", str(made_model(tmp_path / "base")))
+    assert main(["plan", "classify", *files, "--dev", str(tmp_path / "train.csv"), *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_the_calibration_is_a_plan_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--calibration"]) == 0
     assert capsys.readouterr().out.splitlines() == calibration_lines(predicted())

@@ -8,7 +8,6 @@ from dataclasses import replace
 from torch import nn
 
 from bertsmith.base.device import Device
-from bertsmith.base.errors import BertsmithError
 from bertsmith.base.streams import stream_key
 from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.layers import keep_layers
@@ -53,14 +52,7 @@ def _set_layers(model: nn.Module, settings: FinetuneSettings, seed: int) -> None
     """Freezes the lowest layers, and gives the highest ones random weights."""
     encoder = encoder_of(model)
     layers = encoder.config.num_hidden_layers
-    for name in ("frozen_layers", "reinitialised_layers"):
-        if getattr(settings, name) > layers:
-            raise BertsmithError(f"{name} is {getattr(settings, name)}", "settings", f"the model has {layers} layers")
-    if settings.frozen_layers + settings.reinitialised_layers > layers:
-        counts = settings.frozen_layers, settings.reinitialised_layers
-        what = f"frozen_layers is {counts[0]} and reinitialised_layers is {counts[1]}, so that some are both"
-        fix = f"the model has {layers} layers; one with random weights has to learn, so use fewer"
-        raise BertsmithError(what, "settings", fix)
+    settings.check_layers(layers)
     for place in range(layers - settings.reinitialised_layers, layers):
         deviation = encoder.config.initializer_range
         initialise(encoder.layers[place], deviation, stream_key(seed, "reinitialised layer", place))

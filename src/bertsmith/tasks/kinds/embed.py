@@ -121,14 +121,14 @@ class Embed(Task):
             raise BertsmithError(what, PROMPTS_FILE, "use `bertsmith embed` or `serve`, or remove truncate_dim")
         return cls(pooling=pooling, overlap=facts.task.get("window_overlap"))
 
-    def settled(self, folder: Path, parts: Mapping[str, Examples], settings: FinetuneSettings) -> Self:
+    def settled(self, folder: Path, parts: Mapping[str, Sequence[Record]], settings: FinetuneSettings) -> Self:
         """With the pooling that the folder says, and the figures that the rows to measure on give."""
         rules = read_rules(folder)
         if rules is not None and rules.pooling != self.pooling:
             log_choice("pooling", rules.pooling, f"{folder} says so")
         if rules is not None and rules.dimensions is not None:
             log_choice("vectors", "not cut", f"truncate_dim of {folder} is not for training, nor for its result")
-        scored = {part: are_scored(rows.records) for part, rows in parts.items() if part != "train"}
+        scored = {part: are_scored(rows) for part, rows in parts.items() if part != "train"}
         if len(set(scored.values())) > 1:
             named = [next(part for part, found in scored.items() if found is wanted) for wanted in (True, False)]
             what = f"the {named[0]} rows have scores and the {named[1]} rows have none"

@@ -176,8 +176,8 @@ def test_the_baseline_is_what_random_vectors_reach_on_average():
 
 
 def test_which_rows_have_scores_decides_what_selects(tmp_path):
-    scored = examples([{"text": "a", "text_b": "b", "label": score} for score in (0, 1)])
-    plain, train = examples(LIKE), examples(LIKE, "train")
+    scored = examples([{"text": "a", "text_b": "b", "label": score} for score in (0, 1)]).records
+    plain, train = examples(LIKE).records, examples(LIKE, "train").records
     for dev, metric in ((scored, "spearman"), (plain, "mrr")):
         task = Embed().settled(tmp_path, {"train": train, "dev": dev}, SETTINGS)
         assert task.selecting(SETTINGS) == metric
