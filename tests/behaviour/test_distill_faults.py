@@ -121,6 +121,8 @@ def test_a_teacher_that_is_too_short(bert: Path, tmp_path: Path) -> None:
     ("changes", "what"),
     [
         ({"student_layers": 3}, "student_layers is 3, and the folder's model has 2"),
+        ({"student_layers": 1, "frozen_layers": 2}, "frozen_layers is 2"),
+        ({"frozen_layers": 2, "label_weight": 0.0, "logits_weight": 0.0}, "nothing above them learns"),
         ({"layer_map": "1:3"}, "the layer map '1:3' names layer 3 of the teacher, which has 2"),
         ({"augment": 1, "augment_model": "MODEL"}, "this model has no masked-word head: it holds BertForSequence"),
     ],

@@ -132,6 +132,21 @@ def test_a_folder_that_is_named_has_a_fresh_head_even_where_it_is_the_teacher_s(
         distil(teacher, None, tmp_path / "run", settings=settings, resume=True)
 
 
+def test_a_student_that_becomes_no_smaller_or_learns_no_answers_is_warned_of(
+    teacher: Path, bert: Path, said: pytest.LogCaptureFixture
+) -> None:
+    hidden_alone = {"label_weight": 0.0, "logits_weight": 0.0, "max_steps": 1}
+    distil(teacher, None, None, settings=replace(QUICK, max_steps=1))
+    assert "the student is its teacher with all layers, so nothing becomes smaller" in said.text
+    assert "have a weight" not in said.text
+    said.clear()
+    distil(teacher, bert, None, settings=replace(QUICK, **hidden_alone))
+    assert "so the student's head stays random, and so is what it answers" in said.text
+    assert "nothing becomes smaller" not in said.text
+    distil(teacher, None, None, settings=replace(QUICK, student_layers=1, **hidden_alone))
+    assert "so the student's head stays the teacher's" in said.text
+
+
 def test_a_student_of_a_recipe_is_of_its_shape_and_has_no_maps_when_finished(teacher: Path, tmp_path: Path) -> None:
     distil(teacher, "bert-tiny", tmp_path / "run", settings=replace(STILL, max_steps=2))
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ from typing import Any
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import counted, say, warn
+from bertsmith.model.config import BertConfig
 from bertsmith.tasks.reading.bad_rows import BadRow, SkippedRows, check_list, pass_over, raise_at_once
 from bertsmith.tasks.reading.files import is_pipe, name_of, named_rows, no_list
 from bertsmith.tasks.reading.overlap import text_key
@@ -39,6 +40,14 @@ def check_sources(sources: Mapping[str, Any]) -> None:
             raise BertsmithError(what, part, "write them to a file first")
         if not isinstance(source, str | Path | Sequence):
             raise no_list(source, f"the {part} rows", "give a file, or a list of rows")
+
+
+def most_tokens(kind: type[Task], settings: FinetuneSettings, config: BertConfig) -> int:
+    """Of a sequence. Says where the model has fewer positions than are wanted."""
+    wanted, positions = settings.max_length or kind.usual_length, config.max_position_embeddings
+    if positions < wanted:
+        say(f"sequences have at most {positions} tokens, not {wanted}: the model has no more positions")
+    return min(wanted, positions)
 
 
 def encode_sources(

@@ -21,7 +21,7 @@ from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.model.config import BertConfig
 from bertsmith.recipes.loader import as_yaml
 from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs, tell_rows
-from bertsmith.tasks.examples import by_windows, check_sources, checksums, encode_sources
+from bertsmith.tasks.examples import by_windows, check_sources, checksums, encode_sources, most_tokens
 from bertsmith.tasks.finetuning.augmented import check_augmented
 from bertsmith.tasks.finetuning.finish import drop_leftovers, finish
 from bertsmith.tasks.finetuning.side_by_side import train_side_by_side
@@ -189,7 +189,7 @@ def _prepare(
     if asked.shape is None and not settings.from_scratch:
         refuse_export(folder)  # before all rows are read
     tokenizer = load_tokenizer(folder, config)
-    max_length = kind.most_tokens(settings, config)
+    max_length = most_tokens(kind, settings, config)
     kind.check(settings)
     task, parts = encode_sources(kind, sources, tokenizer, max_length, settings)
     share = parts["train"].sequences.lost_share
@@ -208,6 +208,7 @@ def _prepare(
     task = task.settled(folder, {part: each.records for part, each in parts.items()}, settings)
     work = Work(folder, task, tokenizer, settings, max_length, parts, distilled=distilled)
     check_teacher(work)
+    settings.check_layers(len(work.layers), bool(task.head))
     if settings.frozen_layers and work.starts_random:
         warn("the frozen layers have random weights, and keep them", of_all_ranks=True)
     check_augmented(work)

@@ -17,7 +17,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs
-from bertsmith.tasks.examples import check_sources, read_records, warn_of_few_rows
+from bertsmith.tasks.examples import check_sources, most_tokens, read_records, warn_of_few_rows
 from bertsmith.tasks.finetuning.trials import curve_rows, fold_rows
 from bertsmith.tasks.reading.documents import parsed_once
 from bertsmith.tasks.reading.records import Record, Source
@@ -139,19 +139,19 @@ def _read(task: str, folder: Path, config: BertConfig, rows: RowsOfRun, settings
     given = rows.given()
     check_sources(given)
     inputs = run_inputs(task, Taken(rows.data, rows.hyper_parameters, rows.fold), given, settings)
-    kind, chosen_settings = chosen(inputs.kind, inputs.sources, inputs.settings)
-    kind.check(chosen_settings)
-    chosen_settings.check_layers(config.num_hidden_layers)
-    records = read_records(kind, inputs.sources, chosen_settings)
-    made = kind.of_records(records["train"], chosen_settings)
-    warn_of_few_rows(records, made.metric_of(chosen_settings))
-    longest, train = kind.most_tokens(chosen_settings, config), records["train"]
+    kind, settings = chosen(inputs.kind, inputs.sources, inputs.settings)
+    kind.check(settings)
+    settings.check_layers(config.num_hidden_layers, bool(kind.head))
+    records = read_records(kind, inputs.sources, settings)
+    made = kind.of_records(records["train"], settings)
+    warn_of_few_rows(records, made.metric_of(settings))
+    longest, train = most_tokens(kind, settings, config), records["train"]
     examples = made.examples(_sample(train), load_tokenizer(folder, config), longest)
-    made = made.settled(folder, records, chosen_settings)
-    of = (train, type(made), chosen_settings)
+    made = made.settled(folder, records, settings)
+    of = (train, type(made), settings)
     some = [taken for _, taken in curve_rows(*of)] + [taken for taken, _ in fold_rows(*of)]
-    shares = [1.0] * chosen_settings.seeds + [len(taken) / len(train) for taken in some]
-    return _Read(made, chosen_settings, examples, longest, {part: len(each) for part, each in records.items()}, shares)
+    shares = [1.0] * settings.seeds + [len(taken) / len(train) for taken in some]
+    return _Read(made, settings, examples, longest, {part: len(each) for part, each in records.items()}, shares)
 
 
 def _sample(records: Sequence[Record]) -> Sequence[Record]:

@@ -219,8 +219,9 @@ class FinetuneSettings(TypeChecked):
         """Of one training, if it does not end early. epoch_steps: of a pass over its rows."""
         return min(self.epochs * epoch_steps, self.max_steps or sys.maxsize)
 
-    def check_layers(self, layers: int) -> None:
-        """Raises BertsmithError where layers are frozen or random that a model of so many does not have, or both."""
+    def check_layers(self, layers: int, has_head: bool) -> None:
+        """Raises BertsmithError where layers are frozen or random that a model of so many does not have, where some are
+        both, and where nothing is left that learns. has_head: whether anything stands above the layers."""
         for name in ("frozen_layers", "reinitialised_layers"):
             if getattr(self, name) > layers:
                 raise BertsmithError(f"{name} is {getattr(self, name)}", "settings", f"the model has {layers} layers")
@@ -229,6 +230,13 @@ class FinetuneSettings(TypeChecked):
             what = f"frozen_layers is {counts[0]} and reinitialised_layers is {counts[1]}, so that some are both"
             fix = f"the model has {layers} layers; one with random weights has to learn, so use fewer"
             raise BertsmithError(what, "settings", fix)
+        if self.frozen_layers == layers and not self.trains_head(has_head):
+            what = f"frozen_layers is {layers}, which are all, and nothing above them learns"
+            raise BertsmithError(what, "settings", f"use fewer than {layers}")
+
+    def trains_head(self, has_head: bool) -> bool:
+        """Whether what stands above the layers, if anything does, has a loss."""
+        return has_head
 
     def check_read_by(self, kind: str, always_in_windows: bool) -> None:
         """Raises BertsmithError for a setting that a kind of task does not read."""
@@ -284,6 +292,9 @@ class DistillSettings(FinetuneSettings):
         _demand(0 < self.augment_share <= 1, "augment_share", self.augment_share, "a share above 0, up to 1")
         _demand(self.augment_top >= 1, "augment_top", self.augment_top, "a whole number from 1")
         self._check_augmented()
+
+    def trains_head(self, has_head: bool) -> bool:
+        return has_head and bool(self.label_weight or self.logits_weight)
 
     def _check_augmented(self) -> None:
         where = "distillation settings"

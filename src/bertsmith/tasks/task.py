@@ -280,16 +280,6 @@ class Task(Answering):
             raise BertsmithError(what, "metric", nearest(settings.metric, cls.metrics))
         return settings.metric
 
-    @classmethod
-    def most_tokens(cls, settings: FinetuneSettings, config: BertConfig) -> int:
-        """Of a sequence. Says where the model has fewer positions than are wanted."""
-        wanted = settings.max_length or cls.usual_length
-        if config.max_position_embeddings >= wanted:
-            return wanted
-        most = config.max_position_embeddings
-        say(f"sequences have at most {most} tokens, not {wanted}: the model has no more positions")
-        return most
-
     def settled(self, folder: Path, parts: Mapping[str, Sequence[Record]], settings: FinetuneSettings) -> Self:
         """The task as it is for a run from this model folder, with all its rows. Raises BertsmithError for rows to
         measure on that do not fit the others."""

@@ -52,7 +52,6 @@ def _set_layers(model: nn.Module, settings: FinetuneSettings, seed: int) -> None
     """Freezes the lowest layers, and gives the highest ones random weights."""
     encoder = encoder_of(model)
     layers = encoder.config.num_hidden_layers
-    settings.check_layers(layers)
     for place in range(layers - settings.reinitialised_layers, layers):
         deviation = encoder.config.initializer_range
         initialise(encoder.layers[place], deviation, stream_key(seed, "reinitialised layer", place))

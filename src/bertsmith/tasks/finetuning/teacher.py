@@ -82,6 +82,11 @@ def _tell(work: Work, pairs: tuple[tuple[int, int], ...]) -> None:
     say(f"student: {begins}; teacher: {of}")
     losses = ", ".join(f"{name} x {weight:g}" for name, weight in weights(work.task, settings).items())
     layers = ", ".join(f"{ours}:{theirs}" for ours, theirs in pairs)
+    if work.distilled.as_teacher and len(work.layers) == shape.num_hidden_layers:
+        warn("the student is its teacher with all layers, so nothing becomes smaller: --student-layers takes some")
+    if not settings.trains_head(bool(work.task.head)):
+        head = "the teacher's" if work.distilled.as_teacher else "random, and so is what it answers"
+        warn(f"neither labels nor the teacher's scores have a weight, so the student's head stays {head}")
     say(f"losses: {losses}" + (f"; layers (student:teacher) {layers}" if settings.hidden_weight else ""))
 
 
