@@ -24,82 +24,72 @@ from bertsmith.tasks.sequences import Inputs
 _RandomState = tuple[Tensor, Tensor | None]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _MicroBatch:
     """What is kept of a micro-batch until its backward pass. random: the state before its dropout was drawn. vectors:
-    with their graph, where it is the only one of this rank and need not be computed again."""
+    with their graph, where it is the only one of this rank and need not be computed again. loss, right: sums over its
+    rows. gradient: of the loss of the step, with respect to its vectors."""
 
     inputs: Inputs
     targets: Tensor
     random: _RandomState
     vectors: Tensor | None
-
-
-@dataclass
-class _Step:
-    """losses, right: of each row of the step. gradient: of the sum of the losses, with respect to all vectors."""
-
-    losses: Tensor
+    loss: Tensor
     right: Tensor
     gradient: Tensor
 
 
-@dataclass
-class _Kept:
-    """Of the present step; nothing where it goes through whole."""
-
-    micro_batches: dict[int, _MicroBatch] = field(default_factory=dict)
-    step: _Step | None = None
-
-
 @dataclass(frozen=True)
 class RankingObjective(TaskObjective):
-    """The objective of `Embed`."""
+    """The objective of `Embed`. kept: micro-batches of the present step by their identity; none where it goes through
+    whole."""
 
-    kept: _Kept = field(default_factory=_Kept)
+    kept: dict[int, _MicroBatch] = field(default_factory=dict)
 
     def begin_step(self, micro_batches: Sequence[Units], device: torch.device) -> None:
         """Computes the vectors of the whole step and the gradient of its loss, where it was cut up. All ranks call it
         at once."""
-        self.kept.micro_batches, self.kept.step = {}, None
+        self.kept.clear()
         if len(micro_batches) == 1 and ranks.world_size() == 1:
             return
         first = micro_batches[0]
         texts = torch.from_numpy(first.examples.targets[first.step]).to(device)
         every = torch.zeros(*texts.shape, self.config.hidden_size, device=device)
-        for batch in micro_batches:
+        places = [torch.from_numpy(batch.places).to(device) for batch in micro_batches]
+        begun: list[tuple[Inputs, Tensor, _RandomState, Tensor | None]] = []
+        for batch, those in zip(micro_batches, places, strict=True):
             random = _random_state(device)
             inputs, targets = super().inputs(batch, device)
             # With a graph, although it may be dropped at once: without one other kernels may draw other dropout.
             vectors = by_row(self.model(inputs), inputs, targets)
-            every[torch.from_numpy(batch.places).to(device)] = vectors.detach()
-            only = vectors if len(micro_batches) == 1 else None
-            self.kept.micro_batches[id(batch)] = _MicroBatch(inputs, targets, random, only)
+            every[those] = vectors.detach()
+            begun.append((inputs, targets, random, vectors if len(micro_batches) == 1 else None))
             del vectors  # its graph would stay in memory during the next forward pass
         ranks.sum_over_ranks(every)  # each row is on one rank and zero on all others, so this is exact
         every.requires_grad_()
         losses, right = ranking_losses(every, texts)
         (gradient,) = torch.autograd.grad(losses.sum(), every)
-        self.kept.step = _Step(losses.detach(), right, gradient)
+        losses = losses.detach()
+        for batch, those, parts in zip(micro_batches, places, begun, strict=True):
+            sums = losses[those].sum(), right[those].sum()
+            self.kept[id(batch)] = _MicroBatch(*parts, *sums, gradient[those])
 
     def inputs(self, batch: Units, device: torch.device) -> tuple[Inputs, Tensor]:
-        known = self.kept.micro_batches.get(id(batch))
+        known = self.kept.get(id(batch))
         return super().inputs(batch, device) if known is None else (known.inputs, known.targets)
 
     def losses(self, inputs: Inputs, targets: Tensor, batch: Units) -> Mapping[str, LossSum]:
         """The losses of the micro-batch's rows within the step, with the gradient that they all together give it."""
-        known, step = self.kept.micro_batches.get(id(batch)), self.kept.step
-        if known is None or step is None:
+        known = self.kept.get(id(batch))
+        if known is None:
             return super().losses(inputs, targets, batch)
         vectors = known.vectors
         if vectors is None:
             _set_random_state(known.random, targets.device)
             vectors = by_row(self.model(inputs), inputs, targets)
-        places = torch.from_numpy(batch.places).to(targets.device)
-        share = (vectors * step.gradient[places]).sum()
-        loss, right = step.losses[places].sum(), step.right[places].sum()
-        found = LossSum(share + (loss - share.detach()), torch.zeros_like(right) + len(places), right)
-        return {self.task.kind: found}
+        share = (vectors * known.gradient).sum()
+        count = torch.zeros_like(known.right) + len(targets)
+        return {self.task.kind: LossSum(share + (known.loss - share.detach()), count, known.right)}
 
 
 def _random_state(device: torch.device) -> _RandomState:

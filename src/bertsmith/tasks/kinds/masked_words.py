@@ -17,8 +17,8 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tasks.reading.records import Columns, Record, Row
-from bertsmith.tasks.sequences import Inputs, Sequences, by_length, pack
-from bertsmith.tasks.task import Answer, Answering, FolderFacts, Runner, refuse_not_finite
+from bertsmith.tasks.sequences import Inputs, Ints, Sequences, by_length, pack
+from bertsmith.tasks.task import Answer, Answering, Floats, FolderFacts, Runner, refuse_not_finite
 from bertsmith.tokens.tokenizer import Tokenizer
 
 MASK = "[MASK]"
@@ -74,7 +74,7 @@ class MaskedWords(Answering):
         """For each mask of a sequence, in order, the likeliest pieces with their probabilities."""
         assert isinstance(model, ScoresPieces)
         guesses: list[list[list[dict[str, Any]]]] = [[] for _ in sequences.ids]
-        not_finite: list[np.ndarray[Any, Any]] = []
+        not_finite: list[Ints] = []
         for members in by_length(sequences, runner.budget_tokens):
             runner.between()
             rows, probabilities, pieces = self._guess(model, sequences, members, runner.device)
@@ -95,8 +95,8 @@ class MaskedWords(Answering):
 
     @torch.no_grad()
     def _guess(
-        self, model: ScoresPieces, sequences: Sequences, members: np.ndarray[Any, Any], device: torch.device
-    ) -> tuple[Any, Any, Any]:
+        self, model: ScoresPieces, sequences: Sequences, members: Ints, device: torch.device
+    ) -> tuple[Ints, Floats, Ints]:
         """Row, probabilities and pieces of every mask of a batch: int64[M], float32[M, top], int64[M, top]."""
         inputs = pack(sequences, members, device)
         slots = (inputs.input_ids[: inputs.asked.tokens] == self.tokenizer.special.mask).nonzero()[:, 0]
