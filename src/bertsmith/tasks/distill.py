@@ -12,6 +12,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.recipes.loader import presets, recipe_of
 from bertsmith.recipes.schema import Recipe
 from bertsmith.tasks.benchmarks.inputs import Taken, distill_settings
+from bertsmith.tasks.examples import given_parts
 from bertsmith.tasks.finetune import Asked, tune
 from bertsmith.tasks.reading.records import Source
 from bertsmith.tasks.results import FinetuneResult
@@ -53,7 +54,7 @@ def distill(
         of_rows = {"task": None if task == "auto" else task, **rows}
         recipe, run = _of_corpus(student, out, [name for name, each in of_rows.items() if each is not None])
         return pretrain(recipe, corpus, run, resume=resume, teacher=teacher)
-    given = {part: rows for part, rows in (("train", train), ("dev", dev), ("test", test)) if rows is not None}
+    given = given_parts(train, dev, test)
     teacher = as_path(teacher, "teacher")
     shape = None if student is None else recipe_shape(student, teacher)
     model = teacher

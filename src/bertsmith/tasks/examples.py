@@ -32,6 +32,12 @@ _FEW_ROWS = 30
 _MEANS = ("accuracy", "subset_accuracy", "exact_match", "f1", "best_exact", "best_f1")
 
 
+def given_parts(train: Source | None, dev: Source | None, test: Source | None) -> dict[str, Source]:
+    """The rows that there are, by part."""
+    named = {"train": train, "dev": dev, "test": test}
+    return {part: rows for part, rows in named.items() if rows is not None}
+
+
 def check_sources(sources: Mapping[str, Any]) -> None:
     """Raises BertsmithError for rows that cannot be read more than once: standard input, and iterators."""
     for part, source in sources.items():

@@ -21,7 +21,7 @@ from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.model.config import BertConfig
 from bertsmith.recipes.loader import as_yaml
 from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs, tell_rows
-from bertsmith.tasks.examples import by_windows, check_sources, checksums, encode_sources, most_tokens
+from bertsmith.tasks.examples import by_windows, check_sources, checksums, encode_sources, given_parts, most_tokens
 from bertsmith.tasks.finetuning.augmented import check_augmented
 from bertsmith.tasks.finetuning.finish import drop_leftovers, finish
 from bertsmith.tasks.finetuning.side_by_side import train_side_by_side
@@ -93,7 +93,7 @@ def finetune(
     SIGTERM, SIGUSR1 or SIGINT.
     """
     check_class(outputs, Outputs, "outputs")
-    given = {part: rows for part, rows in (("train", train), ("dev", dev), ("test", test)) if rows is not None}
+    given = given_parts(train, dev, test)
     start, taken = as_path(model, "model"), Taken(data, hyper_parameters, fold)
     asked = Asked(task, start, given, taken, settings, outputs=outputs or Outputs())
     return tune(asked, None if out is None else as_path(out, "out"), resume)

@@ -17,7 +17,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs
-from bertsmith.tasks.examples import check_sources, most_tokens, read_records, warn_of_few_rows
+from bertsmith.tasks.examples import check_sources, given_parts, most_tokens, read_records, warn_of_few_rows
 from bertsmith.tasks.finetuning.trials import curve_rows, fold_rows
 from bertsmith.tasks.reading.documents import parsed_once
 from bertsmith.tasks.reading.records import Record, Source
@@ -52,11 +52,6 @@ class RowsOfRun:
     data: str | Path | None = None
     hyper_parameters: str | None = None
     fold: int = 0
-
-    def given(self) -> dict[str, Source]:
-        """By part."""
-        named = {"train": self.train, "dev": self.dev, "test": self.test}
-        return {part: rows for part, rows in named.items() if rows is not None}
 
 
 @dataclass(frozen=True)
@@ -136,7 +131,7 @@ def _read(task: str, folder: Path, config: BertConfig, rows: RowsOfRun, settings
     """Reads all rows, and encodes some training rows, evenly spaced."""
     if not (settings and settings.from_scratch):
         refuse_export(folder)
-    given = rows.given()
+    given = given_parts(rows.train, rows.dev, rows.test)
     check_sources(given)
     inputs = run_inputs(task, Taken(rows.data, rows.hyper_parameters, rows.fold), given, settings)
     kind, settings = chosen(inputs.kind, inputs.sources, inputs.settings)

@@ -232,17 +232,15 @@ def encode(
     seconds = [None if record.text_b is None else next(given) for record in records]
     in_first = [False] * len(firsts) if fit.overlap is None else _longer_is_first(firsts, seconds, groups)
     marks = np.array([tokenizer.special.cls]), np.array([tokenizer.special.sep])
-    made: list[tuple[Ints, int, int]] = []
-    rows: list[int] = []
+    ids: list[Ints] = []
+    counts: list[tuple[int, int, int]] = []
     for row, (first, second, windowed) in enumerate(zip(firsts, seconds, in_first, strict=True)):
         parts = [first] if second is None else [first, second]
-        sequences = _sequences_of(parts, max_length, fit, windowed)
-        made += [(_joined(each, *marks), len(each[0]) + 2, lost) for each, lost in sequences]
-        rows += [row] * len(sequences)
-    first_segments = [first for _, first, _ in made]
-    lost = [tokens for _, _, tokens in made]
-    counts = (np.array(each, dtype=np.int64) for each in (first_segments, lost, rows))
-    return Sequences([ids for ids, _, _ in made], *counts)
+        for kept, lost in _sequences_of(parts, max_length, fit, windowed):
+            ids.append(_joined(kept, *marks))
+            counts.append((len(kept[0]) + 2, lost, row))
+    first_segments, lost_tokens, rows = np.array(counts, dtype=np.int64).reshape(-1, 3).T.copy()
+    return Sequences(ids, first_segments, lost_tokens, rows)
 
 
 def encode_several(
