@@ -332,6 +332,7 @@ def test_settings_that_do_not_fit_are_refused(model, tmp_path, task, settings, w
     "wrong",
     [{"epochs": 0}, {"warmup": 1.5}, {"learning_rate": 0.0}, {"dropout": 1.0}, {"max_length": 4}, {"seed": -1}]
     + [{"focal": -1.0}, {"label_smoothing": 1.0}, {"focal": 1.0, "label_smoothing": 0.1}, {"bad_share": 0.1}]
+    + [{name: 0} for name in ("doc_stride", "max_query_length", "n_best", "max_answer_length")]
     + [{name: math.inf} for name in ("learning_rate", "weight_decay", "focal")]
     + [{name: math.nan} for name in ("learning_rate", "warmup")],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,7 @@ def test_labels_in_any_unit_are_learned_alike(name: str, plain: Path, model: Pat
     centre, unit = UNITS[name]
     train, dev = (numbers(count, seed, centre, unit) for count, seed in ((160, 1), (40, 2)))
     result = bertsmith.finetune("regress", model, train, dev, tmp_path / "run", settings=SETTINGS)
+    assert (result.metric, result.baseline) == ("pearson", 0.0)
     assert result.best.score > 0.9
     assert (answers(tmp_path / "run") - centre) / unit == pytest.approx(answers(plain), abs=0.05)
     # As the folder's readers have it, to the bit.
@@ -106,6 +108,22 @@ def test_numbers_that_fp32_cannot_hold_or_tell_apart_are_named(
     settings = replace(SETTINGS, max_steps=1)
     bertsmith.finetune("regress", model, times, times, tmp_path / "run", settings=settings)
     assert "a model tells such numbers in steps of 128 (fp32): subtract the same number from all labels" in said.text
+
+
+@pytest.mark.parametrize(
+    ("labels", "what"),
+    [
+        (["high"], "'high' is not a number such as"),
+        (["1_000"], "'1_000' is not a number such as"),
+        (["1e999"], "not a finite"),
+        ([math.inf], "not a finite"),
+        ([2, 2, 2], "nothing to learn"),
+    ],
+)
+def test_what_are_no_numbers_to_learn_is_named(labels: list[Any], what: str, model: Path) -> None:
+    train = [{"text": "word1", "label": label} for label in labels]
+    with pytest.raises(BertsmithError, match=what):
+        bertsmith.finetune("regress", model, train, numbers(40, 2), None, settings=SETTINGS)
 
 
 def test_a_run_of_a_version_that_did_not_scale_is_not_continued(model: Path, tmp_path: Path) -> None:

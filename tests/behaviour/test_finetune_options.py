@@ -4,7 +4,6 @@ to trust a score."""
 from __future__ import annotations
 
 import json
-import math
 import re
 from dataclasses import replace
 from functools import partial
@@ -319,22 +318,3 @@ def test_nvidias_rate_is_of_all_calls_of_a_run(model: Path, tmp_path: Path, monk
     seconds = sum(each["steps"] * each["seconds_per_step"] for each in steps)
     written = json.loads((tmp_path / "run" / "nvidia-results.json").read_text())
     assert written["training_sequences_per_second"] == pytest.approx((160 + 48) / seconds)
-
-
-def test_numbers_are_learned_and_predicted(model: Path, tmp_path: Path) -> None:
-    numbers = {"praise": 4.5, "blame": 1.25}
-    train, dev = ([{**row, "label": numbers[row["label"]]} for row in those] for those in (TRAIN, DEV))
-    result = bertsmith.finetune(
-        "regress", model, train, dev, tmp_path / "run", settings=replace(QUICK, learning_rate=6e-3)
-    )
-    assert (result.metric, result.baseline) == ("pearson", 0.0)
-    assert result.mean > 0.9
-    answers = Predictor(tmp_path / "run", "cpu", precision="fp32")(dev)
-    found, true = [each["number"] for each in answers], [row["label"] for row in dev]
-    assert np.corrcoef(found, true)[0, 1] == pytest.approx(result.mean, abs=1e-5)
-    no_numbers = (("high", "'high' is not a number such as"), ("1_000", "'1_000' is not a number such as"))
-    for label, what in (*no_numbers, ("1e999", "not a finite"), (math.inf, "not a finite")):
-        with pytest.raises(BertsmithError, match=what):
-            bertsmith.finetune("regress", model, [{"text": "a", "label": label}], dev, None, settings=QUICK)
-    with pytest.raises(BertsmithError, match="nothing to learn"):
-        bertsmith.finetune("regress", model, [{"text": "a", "label": 2}] * 3, dev, None, settings=QUICK)

@@ -175,11 +175,8 @@ GOOD = {"tokens": ["word1", "lovely"], "tags": ["O", "B-praise"]}
 @pytest.mark.parametrize(
     ("rows", "message", "where"),
     [
-        ([GOOD, {**GOOD, "tags": ["O"]}], "column 'tags' has 1 tag for 2 words", "train.jsonl:2"),
         ([GOOD, {**GOOD, "tags": ["O", "positive"]}], "word 2, 'lovely': 'positive' is not a tag of a span", "jsonl:2"),
-        ([GOOD, {"tokens": [], "tags": []}], "column 'tokens' is empty", "jsonl:2"),
         ([{**GOOD, "tags": ["O", "O"]}], "no training row has an entity", "jsonl:1"),
-        ([{"text": "word1 lovely", "spans": [[6, 99, "praise"]]}], "does not lie in the text", "jsonl:1"),
         ([{"text": "word1 lovely", "spans": [[0, 12, "a"], [6, 12, "b"]]}], "two spans overlap", "jsonl:1"),
         ([{"text": "word1 lovely", "label": "praise"}], "tag needs a column of words and one of as many tags", "jsonl"),
         ([{"sentence": "word1"}], "or a text and one of spans; there are:\n    'sentence'", "jsonl"),

@@ -185,12 +185,6 @@ def test_whether_a_question_may_have_no_answer_comes_from_the_rows():
     assert Qa.of_records([with_answer, without], FinetuneSettings(null_threshold=2.0)).threshold == 2.0
 
 
-@pytest.mark.parametrize("name", ["doc_stride", "max_query_length", "n_best", "max_answer_length"])
-def test_numbers_that_must_be_at_least_one(name):
-    with pytest.raises(BertsmithError, match=name):
-        FinetuneSettings(**{name: 0})
-
-
 def test_an_empty_list_of_rows_has_no_answers():
     assert isinstance(Qa().encode([record("")], TOKENIZER, 11), Windows)
 
