@@ -56,7 +56,7 @@ def distill(
         return pretrain(recipe, corpus, run, resume=resume, teacher=teacher)
     given = given_parts(train, dev, test)
     teacher = as_path(teacher, "teacher")
-    shape = None if student is None else recipe_shape(student, teacher)
+    shape = None if student is None else _recipe_shape(student, teacher)
     model = teacher
     if shape is None and student is not None and not isinstance(student, Recipe):
         model = as_path(student, "student")
@@ -85,7 +85,7 @@ def _of_corpus(
     return student, out
 
 
-def recipe_shape(student: Recipe | StrPath, teacher: Path) -> BertConfig | None:
+def _recipe_shape(student: Recipe | StrPath, teacher: Path) -> BertConfig | None:
     """The shape of a student that a recipe describes, with the teacher's vocabulary; None for a folder's."""
     if not isinstance(student, Recipe):
         student = as_path(student, "student")

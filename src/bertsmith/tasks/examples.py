@@ -19,7 +19,7 @@ from bertsmith.tasks.reading.overlap import text_key
 from bertsmith.tasks.reading.parts import Parts, hold_out, name_of_part, read_parts, warn_of_copies, warn_of_groups
 from bertsmith.tasks.reading.records import Columns, Record, Source, unused_columns
 from bertsmith.tasks.report.parts import CROSS_FITTED
-from bertsmith.tasks.sequences import Sequences, empty_in_words
+from bertsmith.tasks.sequences import Sequences
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Examples, Task
 from bertsmith.tokens.special_ids import SpecialIds
@@ -123,7 +123,7 @@ def read_records(kind: type[Task], sources: Mapping[str, Source], settings: Fine
         records = hold_out(records, settings.columns, kind, settings.dev_share, settings.seed)
     warn_of_copies(records, kind)
     warn_of_groups(records, settings.columns.group)
-    warn_of_one_class(records, kind)
+    _warn_of_one_class(records, kind)
     records["train"] = _learnable(records["train"], kind, skipped)
     if skipped is not None and settings.skip_bad_rows is not None:
         skipped.write(Path(settings.skip_bad_rows))
@@ -135,6 +135,13 @@ def warn_of_empty(examples: Examples, special: SpecialIds) -> None:
     names, labelled = [record.where for record in examples.records], f"{examples.part} rows".strip()
     for each in all_empty_in_words(examples.sequences, names, special, labelled):
         warn(each, of_all_ranks=True)
+
+
+def empty_in_words(what: str, count: int, rows: int, first: str, labelled: str = "") -> str:
+    """How many of so many rows are of a kind of `Sequences.empty_rows`. first: the name of the first one. labelled:
+    what labelled rows are called; others were answered."""
+    found = f"{labelled or 'rows'} with {what}: {count:,} of {rows:,}, such as {first}"
+    return found if labelled else f"{found}; the answer says nothing of such a text"
 
 
 def all_empty_in_words(
@@ -162,7 +169,7 @@ def warn_of_few_rows(records: Parts, metric: str) -> None:
         warn(what, of_all_ranks=True)
 
 
-def warn_of_one_class(records: Parts, kind: type[Task]) -> None:
+def _warn_of_one_class(records: Parts, kind: type[Task]) -> None:
     """Where all rows that are measured on are alike in what training rows differ in."""
     first = {part: kind.stratum(rows[0]) for part, rows in records.items()}
     alike = {part: all(kind.stratum(each) == first[part] for each in rows) for part, rows in records.items()}

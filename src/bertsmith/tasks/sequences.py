@@ -191,13 +191,6 @@ class Inputs:
     texts: BatchTexts
 
 
-def empty_in_words(what: str, count: int, rows: int, first: str, labelled: str = "") -> str:
-    """How many of so many rows are of a kind of `Sequences.empty_rows`. first: the name of the first one. labelled:
-    what labelled rows are called; others were answered."""
-    found = f"{labelled or 'rows'} with {what}: {count:,} of {rows:,}, such as {first}"
-    return found if labelled else f"{found}; the answer says nothing of such a text"
-
-
 def load_tokenizer(folder: Path, config: BertConfig) -> Tokenizer:
     """The tokenizer of a model folder, with the side at which it cuts texts. Raises BertsmithError where it has pieces
     that the model has no embedding of."""

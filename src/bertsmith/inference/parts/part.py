@@ -12,9 +12,10 @@ from typing import Any, Literal, Self, TypeGuard, TypeVar
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import counted, warn
+from bertsmith.tasks.examples import empty_in_words
 from bertsmith.tasks.reading.bad_rows import SHOWN, BadRow, Report, in_words
 from bertsmith.tasks.reading.records import Columns, NoColumn, Row, RowReader, has_lone_surrogate, no_characters
-from bertsmith.tasks.sequences import Sequences, empty_in_words
+from bertsmith.tasks.sequences import Sequences
 from bertsmith.tasks.task import NotFiniteError
 from bertsmith.tokens.tokenizer import Tokenizer
 

@@ -189,7 +189,7 @@ class Embed(Task):
         about = about_records(examples.part, examples.records)
         write_intervals(folder, about, self._figures(scores, examples))
         if are_scored(examples.records):
-            doubts = far_off(_cosines(scores, examples.sequences), _scores(examples.records))
+            doubts = _far_off(_cosines(scores, examples.sequences), _scores(examples.records))
             write_doubts(folder, about, doubts, _BY_ORDER)
             return
         ranks = _ranks(scores, examples)
@@ -270,7 +270,7 @@ def _ranks(scores: Floats, examples: Examples) -> Ints:
     return ranks_of_like(table, targets)
 
 
-def far_off(cosines: NDArray[np.float64], scores: NDArray[np.float64]) -> list[dict[str, Any]]:
+def _far_off(cosines: NDArray[np.float64], scores: NDArray[np.float64]) -> list[dict[str, Any]]:
     """The pairs whose score is furthest from the one at the place of their cosine, both in ascending order: {"row",
     "given", "suggested", "difference", "cosine"}. Cosines have another scale than scores, and Spearman's correlation
     depends on the order alone."""

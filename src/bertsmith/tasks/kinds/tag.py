@@ -124,7 +124,8 @@ class Tag(Task):
             raise BertsmithError(
                 f"this model does not tag entities: {error}", "config.json", "use one that does"
             ) from error
-        return cls(names, facts.task.get("window_overlap", cls.overlap))
+        overlap = facts.task.get("window_overlap")
+        return cls(names, cls.overlap if overlap is None else overlap)
 
     def build(self, config: BertConfig, compute: torch.dtype | None) -> Tagger:
         return Tagger(config, len(self.names), compute)

@@ -264,6 +264,8 @@ def test_a_folder_of_other_tags_is_refused_and_one_in_another_scheme_is_read() -
         return FolderFacts({"id2label": {str(place): name for place, name in enumerate(names)}}, {}, TOKENIZER)
 
     assert Tag.of_folder(facts("O", "B-x", "E-x")).types == {"x"}
+    unsaid = replace(facts("O", "B-x"), task={"window_overlap": None})
+    assert Tag.of_folder(unsaid) == Tag.of_folder(facts("O", "B-x")), "as of texts that are cut"
     with pytest.raises(BertsmithError, match="does not tag entities: 'NN' is not a tag"):
         Tag.of_folder(facts("NN", "VB"))
 
