@@ -56,21 +56,21 @@ class RankingObjective(TaskObjective):
         texts = torch.from_numpy(first.examples.targets[first.step]).to(device)
         every = torch.zeros(*texts.shape, self.config.hidden_size, device=device)
         places = [torch.from_numpy(batch.places).to(device) for batch in micro_batches]
-        begun: list[tuple[Inputs, Tensor, _RandomState, Tensor | None]] = []
+        forward: list[tuple[Inputs, Tensor, _RandomState, Tensor | None]] = []
         for batch, those in zip(micro_batches, places, strict=True):
             random = _random_state(device)
             inputs, targets = super().inputs(batch, device)
             # With a graph, although it may be dropped at once: without one other kernels may draw other dropout.
             vectors = by_row(self.model(inputs), inputs, targets)
             every[those] = vectors.detach()
-            begun.append((inputs, targets, random, vectors if len(micro_batches) == 1 else None))
+            forward.append((inputs, targets, random, vectors if len(micro_batches) == 1 else None))
             del vectors  # its graph would stay in memory during the next forward pass
         ranks.sum_over_ranks(every)  # each row is on one rank and zero on all others, so this is exact
         every.requires_grad_()
         losses, right = ranking_losses(every, texts)
         (gradient,) = torch.autograd.grad(losses.sum(), every)
         losses = losses.detach()
-        for batch, those, parts in zip(micro_batches, places, begun, strict=True):
+        for batch, those, parts in zip(micro_batches, places, forward, strict=True):
             sums = losses[those].sum(), right[those].sum()
             self.kept[id(batch)] = _MicroBatch(*parts, *sums, gradient[those])
 

@@ -18,12 +18,12 @@ from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs
 from bertsmith.tasks.examples import check_sources, given_parts, most_tokens, read_records, warn_of_few_rows
-from bertsmith.tasks.finetuning.trials import curve_rows, fold_rows
+from bertsmith.tasks.reading.divide import curve_rows, fold_rows
 from bertsmith.tasks.reading.documents import parsed_once
 from bertsmith.tasks.reading.records import Record, Source
 from bertsmith.tasks.resolve import chosen
 from bertsmith.tasks.sequences import load_tokenizer
-from bertsmith.tasks.settings import CURVE_SHARES, FinetuneSettings, check_settings, due_steps
+from bertsmith.tasks.settings import FinetuneSettings, check_settings, due_steps
 from bertsmith.tasks.task import Examples, Task
 from bertsmith.training.planning.cost import Exchange, is_half
 from bertsmith.training.planning.memory import WHOLE, Held
@@ -143,8 +143,8 @@ def _read(task: str, folder: Path, config: BertConfig, rows: RowsOfRun, settings
     longest, train = most_tokens(kind, settings, config), records["train"]
     examples = made.examples(_sample(train), load_tokenizer(folder, config), longest)
     made = made.settled(folder, records, settings)
-    of = (train, type(made), settings)
-    some = [taken for _, taken in curve_rows(*of)] + [taken for taken, _ in fold_rows(*of)]
+    some = [taken for _, taken in curve_rows(train, type(made), settings.curve_shares, settings.seed)]
+    some += [taken for taken, _ in fold_rows(train, type(made), settings.folds, settings.seed)]
     shares = [1.0] * settings.seeds + [len(taken) / len(train) for taken in some]
     return _Read(made, settings, examples, longest, {part: len(each) for part, each in records.items()}, shares)
 
@@ -163,7 +163,7 @@ def _work(read: _Read) -> Work:
     measured = sum(count for part, count in read.rows.items() if part != "train")
     per_row = len(read.examples.sequences.ids) / len(read.examples.records)
     # Of a fold the rows that it leaves out are measured, so of all folds each training row once.
-    times = settings.seeds * len(due) + len(CURVE_SHARES) * settings.learning_curve + 1  # the last: the finished model
+    times = settings.seeds * len(due) + len(settings.curve_shares) + 1  # the last: the finished model
     evaluated = times * measured + (settings.folds > 0) * read.rows["train"]
     more = [f"{settings.folds} folds"] * (settings.folds > 0) + ["a learning curve"] * settings.learning_curve
     return Work(

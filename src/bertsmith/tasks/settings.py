@@ -14,8 +14,8 @@ from bertsmith.tasks.reading.bad_rows import BAD_SHARE
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.sampling import Sampling
 
-CURVE_SHARES = (10, 30)
-"""Of the training rows, in percent, that a learning curve is drawn over, beside all of them."""
+# Of the training rows, in percent, that a learning curve is drawn over, beside all of them.
+_CURVE_SHARES = (10, 30)
 # Settings that not every kind of task reads, and the kinds that do.
 _OF_RARE = ("class_weights", "focal", "sampling", "label_smoothing")
 _OF_CLASSES = ("positive", "negative_label", "many_labels", "temperature", "thresholds")
@@ -214,6 +214,11 @@ class FinetuneSettings(TypeChecked):
     def overlap(self) -> int | None:
         """Tokens that the windows of a long text share; None where it is cut instead."""
         return self.window_overlap if self.windows else None
+
+    @property
+    def curve_shares(self) -> tuple[int, ...]:
+        """Of the training rows, in percent, that the run also trains on."""
+        return _CURVE_SHARES if self.learning_curve else ()
 
     def steps(self, epoch_steps: int) -> int:
         """Of one training, if it does not end early. epoch_steps: of a pass over its rows."""

@@ -9,7 +9,7 @@ their scores are those after the last step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,18 +18,15 @@ import numpy as np
 
 from bertsmith.base import ranks
 from bertsmith.base.device import Device
-from bertsmith.base.errors import BertsmithError
 from bertsmith.base.streams import stream_key
 from bertsmith.optim.schedules import linear
 from bertsmith.tasks.finetuning.model import build_model
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.objective import Order, RowSteps
-from bertsmith.tasks.reading.parts import divisible
-from bertsmith.tasks.reading.records import Record
-from bertsmith.tasks.reading.split import split
+from bertsmith.tasks.reading.divide import curve_rows, fold_rows
 from bertsmith.tasks.results import MEDIAN
-from bertsmith.tasks.settings import CURVE_SHARES, FinetuneSettings, due_steps
-from bertsmith.tasks.task import Examples, Task
+from bertsmith.tasks.settings import due_steps
+from bertsmith.tasks.task import Examples
 from bertsmith.training.loop import Stage, Trainer
 from bertsmith.training.records.names import TRIALS_FOLDER
 
@@ -136,61 +133,12 @@ def trial_folder(run: Path, trial: Trial) -> Path:
 
 def trials(work: Work) -> list[Trial]:
     """All of a run, in their order. Raises BertsmithError where there are too few rows to divide."""
-    settings, of = work.settings, (work.parts["train"].records, type(work.task), work.settings)
-    found = [Trial(work, SHARE, share, settings.seed, rows) for share, rows in curve_rows(*of)]
-    found += [
-        Trial(work, FOLD, number, settings.seed, rows, fold)
-        for number, (rows, fold) in enumerate(fold_rows(*of), start=1)
-    ]
+    settings, records, kind = work.settings, work.parts["train"].records, type(work.task)
+    curve = curve_rows(records, kind, settings.curve_shares, settings.seed)
+    folds = fold_rows(records, kind, settings.folds, settings.seed)
     seeds = range(settings.seed, settings.seed + settings.seeds)
-    return [*found, *(Trial(work, SEED, seed, seed) for seed in seeds)]
-
-
-def curve_rows(records: Sequence[Record], kind: type[Task], settings: FinetuneSettings) -> list[tuple[int, list[int]]]:
-    """Places of training rows for each of `CURVE_SHARES`, the smaller ones out of the larger ones; none without
-    `learning_curve`. Raises BertsmithError where there are too few rows to divide."""
-    if not settings.learning_curve:
-        return []
-    divide = _divider(records, kind, settings.seed)
-    rows, before, found = list(range(len(records))), 100, []
-    for share in sorted(CURVE_SHARES, reverse=True):
-        _, rows = divide(rows, share / before, share)
-        before = share
-        found.append((share, rows))
-    return found[::-1]
-
-
-def fold_rows(
-    records: Sequence[Record], kind: type[Task], settings: FinetuneSettings
-) -> list[tuple[list[int], list[int]]]:
-    """Places of (rows to learn from, rows to measure on) of each of `folds`; every row is measured on once. Raises
-    BertsmithError where there are too few rows to divide."""
-    if not settings.folds:
-        return []
-    divide = _divider(records, kind, settings.seed)
-    every = list(range(len(records)))
-    rest, folds = every, []
-    for number in range(settings.folds - 1):
-        rest, fold = divide(rest, 1 / (settings.folds - number), number)
-        folds.append(fold)
-    folds.append(rest)
-    return [(np.setdiff1d(every, fold).tolist(), fold) for fold in folds]
-
-
-def _divider(
-    records: Sequence[Record], kind: type[Task], seed: int
-) -> Callable[[list[int], float, int], tuple[list[int], list[int]]]:
-    """Divides places of training rows, by class and without cutting a group: (the rest, a share)."""
-    classes, units, grouped = divisible(records, kind)
-
-    def divide(rows: list[int], share: float, number: int) -> tuple[list[int], list[int]]:
-        key = stream_key(seed, "divide", number)
-        try:
-            found = split([classes[row] for row in rows], [units[row] for row in rows], share, key, grouped)
-        except BertsmithError as error:
-            what = f"{len(records):,} training rows are too few to be divided ({error.what})"
-            fix = "use fewer --folds, leave out --folds and --learning-curve, or give more rows"
-            raise BertsmithError(what, "train", fix) from error
-        return [rows[place] for place in found.train], [rows[place] for place in found.dev]
-
-    return divide
+    return [
+        *(Trial(work, SHARE, share, settings.seed, rows) for share, rows in curve),
+        *(Trial(work, FOLD, number, settings.seed, rows, fold) for number, (rows, fold) in enumerate(folds, start=1)),
+        *(Trial(work, SEED, seed, seed) for seed in seeds),
+    ]
