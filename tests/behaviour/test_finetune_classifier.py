@@ -73,21 +73,6 @@ def test_several_seeds_give_mean_and_spread_and_keep_the_best(model, tmp_path):
     assert (written["mean"], written["best_seed"]) == (result.mean, result.best.seed)
 
 
-def test_the_best_epoch_is_kept_not_the_last(model):
-    settings = replace(QUICK, epochs=5, learning_rate=2e-3)
-    run = bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=settings).seeds[0]
-    scores = [each.dev["accuracy"] for each in run.epochs]
-    assert run.score == max(scores)
-    assert run.best_epoch == scores.index(max(scores)) + 1
-
-
-def test_micro_batches_change_nothing_without_dropout(model):
-    settings = replace(QUICK, dropout=0.0, attention_dropout=0.0, epochs=1)
-    whole = bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=settings)
-    cut = bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=replace(settings, micro_batch_tokens=50))
-    assert cut.seeds[0].epochs[0].train_loss == pytest.approx(whole.seeds[0].epochs[0].train_loss, rel=1e-4)
-
-
 def test_no_micro_batch_passes_the_budget(model, monkeypatch):
     tokens = []
 
