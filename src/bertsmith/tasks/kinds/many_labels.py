@@ -110,7 +110,7 @@ class ManyLabels(Task):
         given, columns = settings.labels, columns_of(settings.columns.label, ())
         if given is None and len(columns) > 1 and counts.keys() <= set(columns):
             given = ",".join(columns)  # one that no training row has stays a label of the model
-        names = class_names(counts, records[0].where, settings.many_labels, given)
+        names = class_names(counts.elements(), records[0].where, settings.many_labels, given)
         if all(counts[name] == len(records) and name.lower() in YES_OR_NO for name in names):
             fix = "list the names of those that a row has, or give each label a column"
             raise BertsmithError("all training rows list 0 and 1, as if for each label", records[0].where, fix)

@@ -16,6 +16,7 @@ from bertsmith.tasks.reading.cells import found_in
 from bertsmith.tasks.reading.shapes import is_number
 
 MOST_CLASSES = 100
+_FEWEST_ROWS = 10  # of each on average, where there are more classes
 MOST_DIGITS = 640
 """Of a whole number. Python converts so many whatever its limit is set to."""
 YES_OR_NO = {"1": True, "0": False, "true": True, "false": False}
@@ -96,11 +97,13 @@ def place_of_letter(label: str) -> int | None:
 def class_names(labels: Iterable[str], where: str, many: bool, given: str | None = None) -> list[str]:
     """The classes of training labels, by value if all are whole numbers, else in alphabetical order, or as given.
 
-    many: whether the user said that many classes or numbers with fractions are meant. given: the classes in the order
-    wanted, joined by commas; one that no training row has is warned of. Raises BertsmithError where there are fewer
-    than two, where one is not `given`, and where the labels look like numbers to predict and `many` is not set.
+    labels: of all rows. many: whether the user said that many classes or numbers with fractions are meant. given: the
+    classes in the order wanted, joined by commas; one that no training row has is warned of. Raises BertsmithError
+    where there are fewer than two, where one is not `given`, and where the labels look like numbers to predict, or are
+    many and rare, and `many` is not set.
     """
-    names = {class_name(label) for label in labels}
+    counts = Counter(map(class_name, labels))
+    names = set(counts)
     if len(names) < 2:
         raise BertsmithError(
             f"a classifier needs two labels, and these rows have {counted(len(names), 'label')}",
@@ -110,17 +113,30 @@ def class_names(labels: Iterable[str], where: str, many: bool, given: str | None
     if given is not None:
         return _ordered(names, where, given)
     fractions = sorted(name for name in names if _FRACTION.fullmatch(name))
-    if not many and (fractions or len(names) > MOST_CLASSES):
+    if not many and (fractions or (len(names) > MOST_CLASSES and counts.total() < _FEWEST_ROWS * len(names))):
         found = f"numbers with fractions, such as {fractions[0]}" if fractions else f"{len(names):,} different labels"
         fix = "check --columns.label; if they really are classes, add --many-labels"
         raise BertsmithError(f"the labels are {found}, which do not look like classes", where, fix)
     warn_of_alike(names)
-    from_minus_1 = len(names) > _FEELINGS and names == {str(number - 1) for number in range(len(names))}
-    if missing := ["-1"] if from_minus_1 else sorted(names & _MISSING):
+    if missing := _that_may_be_missing(names):
         what = "may stand for a missing value; if so, leave out its rows, else name all with --labels"
         warn(f"the label {' or '.join(map(repr, missing))} {what}", of_all_ranks=True)
     numbers = all(_WHOLE.fullmatch(name) for name in names)
     return sorted(names, key=(lambda name: (int(name), name)) if numbers else None)
+
+
+def _that_may_be_missing(names: set[str]) -> list[str]:
+    """The classes that are written as programs write a missing value, and not as most classes are: NA among yes and no,
+    but not among EU and AS, nor None among Mild and Severe."""
+    if len(names) > _FEELINGS and names == {str(number - 1) for number in range(len(names))}:
+        return ["-1"]
+    forms = Counter(map(_form, names))
+    return [name for name in sorted(names & _MISSING) if 2 * forms[_form(name)] <= len(names)]
+
+
+def _form(name: str) -> str:
+    """How a name is written: its capitals, whether small letters are behind them, and its marks."""
+    return re.sub(r"[^\w\s]", "-", re.sub("[A-Z]", "A", re.sub("(?<=[A-Z])[a-z]+", "a", name)))
 
 
 def warn_of_joined(names: Collection[str]) -> None:
@@ -132,11 +148,12 @@ def warn_of_joined(names: Collection[str]) -> None:
 
 
 def _are_joined(names: Collection[str], mark: str) -> bool:
-    """Whether some classes hold a mark, and all that stands between the marks is found in other classes, too."""
-    parts = [{part.strip() for part in name.split(mark)} for name in names]
-    counts = Counter(part for each in parts for part in each)
-    joined = [each for each in parts if len(each) > 1]
-    return bool(joined) and all(counts[part] > 1 for each in joined for part in each)
+    """Whether some classes hold a mark, and all that stands between the marks is found in other classes, too, a part of
+    it at another place: in Men/Shoes, Men/Shirts and Women/Shoes each level has names of its own."""
+    parts = [[part.strip() for part in name.split(mark)] for name in names]
+    counts = Counter(part for each in parts for part in set(each))
+    placed = {(part, place) for each in parts for place, part in enumerate(each)}
+    return len(placed) > len(counts) and all(counts[part] > 1 for each in parts if len(each) > 1 for part in each)
 
 
 def warn_of_alike(names: Iterable[str]) -> None:

@@ -156,6 +156,7 @@ def test_numbers_with_fractions_and_hundreds_of_labels_need_the_users_word():
         class_names(many, "rows.csv", many=False)
     assert len(class_names(many[:100], "rows.csv", many=False)) == 100
     assert len(class_names(many, "rows.csv", many=True)) == 101
+    assert len(class_names(many * 10, "rows.csv", many=False)) == 101, "as many intents, each with its sentences"
 
 
 def test_the_positive_label_is_the_one_named_or_sorts_last_and_is_said():
@@ -321,6 +322,12 @@ def test_labels_that_may_stand_for_a_missing_value_are_warned_of(said: pytest.Lo
     assert "the label '-' or 'NA' may stand for a missing value; if so, leave out its rows" in said.text
 
 
+@pytest.mark.parametrize("labels", ["+ -", ". ? ! ,", "NA EU AS AF", "None Mild Moderate Severe"])
+def test_classes_that_are_written_as_the_others_are_no_missing_values(labels, said):
+    class_names(labels.split(), "rows.csv", many=False)
+    assert not said.text
+
+
 def test_classes_that_a_person_takes_for_one_are_named(said: pytest.LogCaptureFixture) -> None:
     labels = ["Yes", "yes", "no", "No  way", "no way", "caf\u00e9", "cafe\u0301"]
     assert len(class_names(labels, "rows.csv", many=False)) == 7, "they are kept as the user has them"
@@ -342,7 +349,13 @@ def test_the_log_lists_forty_labels() -> None:
 
 @pytest.mark.parametrize(
     ("labels", "mark"),
-    [(["a", "b", "a|b"], "|"), (["x;y", "y; z", "x; z"], ";"), (["a/b", "c"], None), (["a", "b"], None)],
+    [
+        (["a", "b", "a|b"], "|"),
+        (["x;y", "y; z", "x; z"], ";"),
+        (["a/b", "c"], None),
+        (["a", "b"], None),
+        (["food/good", "food/bad", "staff/good", "staff/bad"], None),  # of two levels, each with names of its own
+    ],
 )
 def test_classes_that_may_be_several_labels_are_pointed_out(labels, mark, said):
     found = [Record("a", None, label, "row 1") for label in labels]
