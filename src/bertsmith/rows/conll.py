@@ -105,8 +105,8 @@ def _columns(line: str) -> list[str]:
 
 
 def _is_token(columns: list[str]) -> bool:
-    """A row of a table of sentences with letters for labels is none."""
-    if len(columns) < 2 or columns[0] == _DOCUMENT or " " in columns[0]:
+    """A row of a table of sentences with letters for labels is none, nor is a comment such as # text = Grade: B."""
+    if len(columns) < 2 or columns[0] == _DOCUMENT or " " in columns[0] or (columns[0] == "#" and "=" in columns[2:4]):
         return False
     return _TAG.fullmatch(columns[-1]) is not None
 

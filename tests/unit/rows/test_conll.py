@@ -27,6 +27,7 @@ FORMS = {
         "#\thttp://a.b [2009]\n1\tEU\tB-ORG\tO\n2\trejects\tO\tO\n\n"
         "# next\n1\tPeter\tB-PER\tO\n2\tBlackburn\tI-PER\tO\n",
     ),
+    "comments that end like a tag": ("a.conll", "# text = Grade: B\nEU\tB-ORG\nrejects\tO\n\nPeter O\nBlackburn O\n"),
     "no suffix, BILOU, Windows line ends": ("test", "EU U-ORG\r\nrejects O\r\n\r\nPeter B-PER\r\nBlackburn L-PER\r\n"),
     "line ends that Windows wrote twice": ("a.txt", "EU O\r\r\nrejects O\r\r\n\r\r\nPeter B-PER\r\r\nBlackburn I-PER"),
     "numbers of sentences": ("a.conll", "#1\nEU B-ORG\nrejects O\n#2\nPeter B-PER\nBlackburn I-PER\n"),

@@ -15,6 +15,8 @@ from bertsmith.rows.json_lines import RepeatedKey, each_once
 _ARRAY = re.compile(r"\barray\((?=\[)|(?<=\])(, dtype=\w+)?\)")
 _GAP = re.compile(r"(?<=['\"\d\]}])\s+(?=['\"\d\[{-])")
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
+START_END = (("start", "end"), ("start_offset", "end_offset"))
+"""What marked spans call their first character and the one behind their last: the second as doccano writes them."""
 _MOST_SHOWN = 40  # columns of a row: tables of measurements have thousands
 _LONGEST_SHOWN = 1 << 14
 """Characters of a cell that Python's parser is given: it takes half a KB of memory for each, and a server's rows come

@@ -17,17 +17,18 @@ from bertsmith.tasks.reading.bad_rows import NOT_UTF8, Report, to_utf8
 
 _HEAD = 1 << 16
 JSON, CONLL = "json", "conll"
+_CONLL_NAMES = (CONLL, "iob", "iob2", "bio")
 _parsed: ContextVar[dict[str, Any] | None] = ContextVar("parsed", default=None)
 DocumentRow = tuple[str, dict[str, Any]]
 
 
 def document_kind(part: Slice) -> str:
-    """JSON for a file of that name which is not of a JSON object a line, CONLL for one with tags behind words, "" for
-    any other. part: the file; its kind is the ending of its name. Raises BertsmithError where it cannot be opened."""
+    """JSON for a file of that name which is not of a JSON object a line, CONLL for one with tags behind words or a name
+    that says so, "" for any other. part: the file; its kind is the ending of its name. Raises BertsmithError where it cannot be opened."""
     suffix = part.kind
     if suffix in ("csv", "jsonl", "ndjson", "parquet"):
         return ""
-    if suffix == CONLL:  # so that a line without a tag in it is named, and not the file refused
+    if suffix in _CONLL_NAMES:  # so that a line without a tag in it is named, and not the file refused
         return CONLL
     head = head_of(part.path, part.codec, part.encoding, _HEAD)
     if suffix == "json":

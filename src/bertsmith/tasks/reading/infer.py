@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.reading.cells import START_END
 from bertsmith.tasks.reading.labels import MOST_DIGITS, class_name, place_of_letter
 from bertsmith.tasks.reading.records import NUMBERED_CHOICES, Columns, columns_of
 from bertsmith.tasks.reading.shapes import LISTS
@@ -133,14 +134,14 @@ def _are_of_one_length(table: Table, words: str, tags: str) -> bool:
 
 
 def _are_spans(table: Table, name: str) -> bool:
-    """Whether most that a column lists are objects with "start" and "end", or three values each."""
+    """Whether most that a column lists are objects with a start and an end, or three values each."""
     cells = [value for row in table.head if (value := row.get(name))]
     return not cells or table.most(map(_holds_spans, cells), "spans")
 
 
 def _holds_spans(cell: Any) -> bool:
     return isinstance(cell, list | tuple) and all(
-        {"start", "end"} <= each.keys()
+        any(set(names) <= each.keys() for names in START_END)
         if isinstance(each, Mapping)
         else isinstance(each, list | tuple) and len(each) == 3
         for each in cell
@@ -198,7 +199,9 @@ def _choice(table: Table) -> Found | None:
                 why | dict.fromkeys(("text", "text_b"), "usual names"),
                 "several choices a row",
             )
-    text = text or table.named("text", _BEFORE_CHOICES, "text")
+    if text is None:
+        usual = [name for name in _BEFORE_CHOICES if any(map(table.varies, table.usual((name,), "text")))]
+        text = table.named("text", usual or _BEFORE_CHOICES, "text")
     if text is None:
         return None
     return Found(names | {"text": text}, why | {"text": "a usual name"}, "several choices a row")

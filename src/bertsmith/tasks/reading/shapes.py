@@ -13,8 +13,10 @@ from typing import Any, Literal
 Holds = Literal["nothing", "text", "number", "yes or no", "words", "numbers", "objects", "object", "different things"]
 LISTS: tuple[Holds, ...] = ("words", "numbers")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-# "#1 ID", "pairID", "row_id", "uuid"; not "valid".
-_ID_NAME = re.compile(r"(?:^|[\W_])(?i:ids?|idx|index|guid|uuid|uid|key|url|hash)$|[a-z]I[Dd]$")
+# "#1 ID", "pairID", "row_id", "uuid"; not "valid". An address may also be what is to be judged.
+_ID_NAME = re.compile(r"(?:^|[\W_])(?i:ids?|idx|index|guid|uuid|uid|key|hash)$|[a-z]I[Dd]$")
+_URL_NAME = re.compile(r"(?:^|[\W_])(?i:url)$")
+_IDS_DIFFER_IN = 4  # characters, as row-9 and row-10000
 _FEWEST_WORDS, _FEWEST_CHARACTERS = 3.0, 15.0
 _LEAST_DISTINCT = 0.2
 _SHOWN, _SHOWN_CHARACTERS = 3, 24
@@ -36,7 +38,7 @@ class Shape:
     @property
     def is_id(self) -> bool:
         """Whether it only tells rows apart: by its name, or because all its values are different and one word each."""
-        if _ID_NAME.search(self.name):
+        if _ID_NAME.search(self.name) or _URL_NAME.search(self.name):
             return True
         if self.filled < 3 or len(self.counts) < self.filled or self.holds not in ("text", "number"):
             return False
@@ -44,6 +46,17 @@ class Shape:
             numbers = [float(value) for value in self.counts]
             return all(each.is_integer() for each in numbers) and numbers == sorted(numbers)
         return self.words == 1 and all(any(each.isdigit() for each in value) for value in self.counts)
+
+    @property
+    def has_different_texts(self) -> bool:
+        """Whether it holds texts of which most are no copies of others."""
+        return self.holds == "text" and 2 * len(self.counts) > self.filled
+
+    @property
+    def differs_in_length(self) -> bool:
+        """Whether its values differ in their length by more than ids do, which its name does not say that they are."""
+        lengths = [len(value) for value in self.counts] or [0]
+        return max(lengths) - min(lengths) > _IDS_DIFFER_IN and not _ID_NAME.search(self.name)
 
     @property
     def is_free_text(self) -> bool:

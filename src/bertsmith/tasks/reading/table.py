@@ -65,6 +65,10 @@ class Table:
             raise self.refusal(f"several columns may be the {part.replace('_', ' ')}", found, part)
         return found[0] if found else None
 
+    def varies(self, name: str) -> bool:
+        """Whether a column holds many different values, as texts and not as classes."""
+        return 5 * len(self.shapes[name].counts) > self.shapes[name].filled
+
     def holds(self, name: str | None, *kinds: str) -> bool:
         """Whether a column is there and holds one of the kinds; of none, anything."""
         return name is not None and (not kinds or self.shapes[name].holds in kinds)

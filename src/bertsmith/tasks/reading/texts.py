@@ -25,7 +25,7 @@ _PAIRS = (
 LABELS = (
     "labels", "gold_label", "class", "category", "target", "sentiment", "intent", "emotion", "topic", "polarity",
     "tags", "is_duplicate", "quality", "score", "stars", "star_rating", "rating", "similarity", "similarity_score",
-    "answer",
+    "answer", "class_index",
 )  # fmt: skip
 SIMILARITIES = ("score", "similarity", "similarity_score")
 _FIRST = {"1": "2", "a": "b", "A": "B"}
@@ -83,11 +83,10 @@ def the_text(table: Table, but: Collection[str]) -> tuple[str, str]:
         return found[0], _USUAL if usual else "the only one with sentences"
     if found:
         raise table.refusal("several columns may be the text", found, "text", "text_b")
-    short = [
-        name
-        for name, shape in table.shapes.items()
-        if shape.holds == "text" and name not in but and not shape.is_id and 2 * len(shape.counts) > shape.filled
-    ]
+    # Words and names; and then what has no spaces and a digit in every cell, as addresses, formulas, some Chinese.
+    those = [name for name in table.shapes if name not in but and table.shapes[name].has_different_texts]
+    short = [name for name in those if not table.shapes[name].is_id]
+    short = short or [name for name in those if table.shapes[name].differs_in_length]
     if len(short) != 1:
         raise table.refusal("no column looks like the text; there are", table.shapes, "text")
     return short[0], "the only one with many different texts"
@@ -170,7 +169,7 @@ def _pairs(table: Table, but: Collection[str]) -> Iterator[tuple[str, str]]:
 
 def _may_be_one_of_two(table: Table, name: str) -> bool:
     shape = table.shapes[name]
-    return shape.holds == "text" and not shape.is_id and 5 * len(shape.counts) > shape.filled
+    return shape.holds == "text" and not shape.is_id and table.varies(name)
 
 
 def _label_by_shape(table: Table, but: Collection[str]) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from unicodedata import normalize
 import numpy as np
 
 from bertsmith.base.log import counted
-from bertsmith.tasks.reading.cells import LacksColumn, listed_in
+from bertsmith.tasks.reading.cells import START_END, LacksColumn, listed_in
 from bertsmith.tasks.reading.labels import MOST_DIGITS
 from bertsmith.tasks.reading.records import Columns, Record, Row, check_characters, id_of, row_of, text_of
 from bertsmith.tasks.scoring.entities import Span
@@ -128,12 +128,14 @@ def word_offsets(words: Sequence[str]) -> Ints:
 
 
 def marked_spans(value: Any, text: str, column: str) -> list[Span]:
-    """The spans of a text in characters: [{"start", "end", "label"}], or [start, end, label] each, or JSON of it.
+    """The spans of a text in characters: [{"start", "end", "label"}], or [start, end, label] each, or JSON of it; none
+    of an empty cell. They may be as Label Studio, doccano and Argilla write them, too.
 
     None may be empty, or begin before or end behind the text, and no two may overlap. A "text" that a span has is what
     it marks, whatever its white space and capitals: other offsets than those in characters, as of bytes, mark others.
     """
     listed = value.tolist() if hasattr(value, "tolist") else listed_in(value, column)
+    listed = [] if isinstance(listed, str) and not listed else listed
     if not isinstance(listed, list | tuple):
         raise ValueError(f"column '{column}' holds {_shown(value)}, and not a list of spans, or JSON of one")
     spans = [_span(each, text, column) for each in listed]
@@ -144,13 +146,10 @@ def marked_spans(value: Any, text: str, column: str) -> list[Span]:
 
 
 def _span(value: Any, text: str, column: str) -> Span:
-    names = ("start", "end", "label")
-    if isinstance(value, dict) and value.keys() >= set(names):
-        start, end, label = (value[name] for name in names)
-    elif isinstance(value, list | tuple) and len(value) == len(names):
-        start, end, label = value
-    else:
+    parts = _start_end_label(value)
+    if len(parts) != 3:
         raise ValueError(f'column \'{column}\' has {_shown(value)}; a span is {{"start": 0, "end": 5, "label": ...}}')
+    start, end, label = parts
     if type(start) is not int or type(end) is not int or not isinstance(label, str) or not label.strip():
         raise ValueError(f"the span {_shown(value)} needs two whole numbers and the name of a type")
     check_characters(label, column)
@@ -163,6 +162,17 @@ def _span(value: Any, text: str, column: str) -> Span:
         marked = f"the span from {start} to {end} is {_shown(text[start:end])}, and its 'text' is {_shown(said)}"
         raise ValueError(f"{marked}; count characters from 0, or leave out 'text'")
     return Span(start, end, label.strip())
+
+
+def _start_end_label(value: Any) -> Sequence[Any]:
+    """The three parts of a span; fewer or more where it is none."""
+    if isinstance(value, list | tuple):
+        return (*value[1:], value[0]) if value and isinstance(value[0], str) else value
+    if not isinstance(value, dict):
+        return ()
+    places = next(([value[name] for name in names] for names in START_END if value.keys() >= set(names)), [])
+    labels = [value["label"]] if "label" in value else value.get("labels")
+    return [*places, *labels] if isinstance(labels, list) else ()
 
 
 def _words(text: str) -> list[str]:

@@ -58,6 +58,7 @@ LABEL = ["good", "bad"]
         (table(text=SENTENCES, title=OTHERS, label=LABEL), "classify", {}),
         (table(Review=SENTENCES, Sentiment=LABEL), "classify", {"text": "Review", "label": "Sentiment"}),
         (table(sentence=SENTENCES, class_=[1, 2]), "classify", {"text": "sentence", "label": "class_"}),
+        (table(text=SENTENCES, **{"Class Index": [1, 2]}), "classify", {"label": "Class Index"}),
         (table(remarks=SENTENCES, verdict=LABEL), "classify", {"text": "remarks", "label": "verdict"}),
         (table(remarks=SENTENCES, city=["Rome", "Oslo"], label=LABEL), "classify", {"text": "remarks"}),
         (table(id=SENTENCES, remarks=OTHERS, label=LABEL), "classify", {"text": "remarks"}),
@@ -104,6 +105,10 @@ def test_texts_and_labels(rows, kind, names):
 def test_short_texts_are_taken_where_nothing_else_can_be_the_text():
     rows = table(name=[f"{first}{second}" for first in "abcdef" for second in "uvxyz"], origin=LABEL, label=LABEL)
     assert changed(rows) == ("classify", {"text": "name"})
+    formulas = [f"{'C(=O)' * (number % 7)}{number}" for number in range(30)]
+    assert changed(table(key=formulas, smiles=formulas, label=LABEL)) == ("classify", {"text": "smiles"})
+    assert changed(table(url=formulas, label=LABEL)) == ("classify", {"text": "url"})
+    assert "looks like the text" in refused(table(row=[f"row-{number}" for number in range(30)], label=LABEL)).what
 
 
 WORDS = [["Ann", "sleeps"], ["Rome"]]
@@ -122,6 +127,7 @@ WORDS = [["Ann", "sleeps"], ["Rome"]]
         (table(text=SENTENCES, label=[[[0, 4, "X"]], []]), {"spans": "label"}),
         (table(text=SENTENCES, spans=['[{"start": 0, "end": 4, "label": "X"}]', "[]"]), {}),
         (table(tokens=WORDS, ner_tags=[[0, 1], [2]], label=LABEL), {"tags": "ner_tags"}),
+        (table(text=SENTENCES, entities=[[{"start_offset": 0, "end_offset": 4}]]), {"spans": "entities"}),
         (table(content=SENTENCES, entities=[[{"start": 0, "end": 4}]]), {"text": "content", "spans": "entities"}),
     ],
 )
@@ -155,6 +161,10 @@ ENDINGS = {f"ending{number}": [f"ends so, {number} of four {word}" for word in "
         (
             table(sent1=SENTENCES, sent2=["She"], **ENDINGS, label=[0, 1, 2, 3]),
             {"text": "sent1", "text_b": "sent2"},  # such columns are read whatever their number
+        ),
+        (
+            table(premise=SENTENCES, question=["cause", "effect"], choice0=["a"], choice1=["b"], label=[0, 1]),
+            {"text": "premise"},
         ),
         (table(text=SENTENCES, choice0=["a"], choice1=["b"], label=["a", "b"]), {}),  # the right one by its text
         (table(startphrase=SENTENCES, choices=[["a", "b"]], answer=[0, 1]), {"text": "startphrase", "label": "answer"}),

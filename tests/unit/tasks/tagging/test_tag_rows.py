@@ -77,6 +77,8 @@ def test_numbers_stand_for_tags_by_their_places() -> None:
         [[0, 3, "per"], (13, 21, "loc")],
         [{"start": 0, "end": 3, "label": "per", "text": " ann"}, {"start": 13, "end": 21, "label": "loc", "text": ""}],
         '[{"start": 0, "end": 3, "label": "per"}, {"start": 13, "end": 21, "label": "loc"}]',
+        [{"start": 0, "end": 3, "labels": ["per"]}, {"start": 13, "end": 21, "text": "New York", "labels": ["loc"]}],
+        [{"id": 1, "start_offset": 0, "end_offset": 3, "label": "per"}, ["loc", 13, 21]],
     ],
 )
 def test_spans_in_every_form(value: Any) -> None:
@@ -84,7 +86,7 @@ def test_spans_in_every_form(value: Any) -> None:
 
 
 def test_a_text_may_have_no_spans() -> None:
-    assert marked_spans([], TEXT, "spans") == []
+    assert marked_spans([], TEXT, "spans") == marked_spans("", TEXT, "spans") == []
 
 
 @pytest.mark.parametrize(
@@ -97,6 +99,8 @@ def test_a_text_may_have_no_spans() -> None:
         ("3", "not a list of spans"),
         ([{"start": 0, "end": 3}], "a span is"),
         ([3], "a span is"),
+        ([{"start": 0, "end": 3, "labels": ["x", "y"]}], "a span is"),
+        ([{"start": 0, "end": 3, "labels": 5}], "a span is"),
         ([{"start": 0.0, "end": 3, "label": "x"}], "needs two whole numbers"),
         ([{"start": True, "end": 3, "label": "x"}], "needs two whole numbers"),
         ([{"start": 0, "end": 3, "label": " "}], "the name of a type"),
