@@ -24,7 +24,8 @@ DocumentRow = tuple[str, dict[str, Any]]
 
 def document_kind(part: Slice) -> str:
     """JSON for a file of that name which is not of a JSON object a line, CONLL for one with tags behind words or a name
-    that says so, "" for any other. part: the file; its kind is the ending of its name. Raises BertsmithError where it cannot be opened."""
+    that says so, "" for any other. part: the file; its kind is the ending of its name. Raises BertsmithError where it
+    cannot be opened."""
     suffix = part.kind
     if suffix in ("csv", "jsonl", "ndjson", "parquet"):
         return ""
