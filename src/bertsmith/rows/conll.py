@@ -19,6 +19,8 @@ from bertsmith.rows.row import Row
 # Of spans in IOB, IOBES, BMEWO or BILOU; where there is one kind of span, it may have no name.
 _TAG = re.compile(r"[OBIES]|[BILUESMW]-\S+")
 _NUMBER = re.compile("[0-9]{1,9}")
+# Other white space, as in 10 000 with U+00A0, is part of a token.
+_BETWEEN_SPACES = re.compile(r"[^ \r\n\f\v]+")
 _DOCUMENT = "-DOCSTART-"
 _FEWEST_TOKENS = 2
 # So many tell whether the tokens of a file are numbered.
@@ -101,7 +103,7 @@ def _columns(line: str) -> list[str]:
     """The columns of a line; none of an empty one."""
     if not line.strip():
         return []
-    return [column.strip() for column in line.split("\t")] if "\t" in line else line.split()
+    return [column.strip() for column in line.split("\t")] if "\t" in line else _BETWEEN_SPACES.findall(line)
 
 
 def _is_token(columns: list[str]) -> bool:

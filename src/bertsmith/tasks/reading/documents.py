@@ -102,11 +102,12 @@ def _objects(lines: Iterable[tuple[int, bytes]], name: str, report: Report) -> I
         if others := [key for key, held in value.items() if key != "data" and isinstance(held, list) and held]:
             log_choice(f"rows of {name}", "its list 'data'", f"not read: {first_of(map(repr, others))}")
         value = value["data"]
-    elif isinstance(value, dict):
+    elif isinstance(value, dict) and not all(isinstance(each, dict) for each in value.values()):
         value = [value]
     if not isinstance(value, list):
         what = "this JSON is neither SQuAD's nor a list of objects"
-        raise BertsmithError(what, name, "write an object a line into a .jsonl file")
+        fix = 'write an object a line into a .jsonl file, with pandas by to_json(..., orient="records", lines=True)'
+        raise BertsmithError(what, name, fix)
     for number, each in enumerate(value, start=1):
         where = f"{name}, row {number}"
         if isinstance(each, dict):

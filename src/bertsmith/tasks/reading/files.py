@@ -278,7 +278,10 @@ def _sound(
             line = row.line + _lines_before_fault(row.raw)
             error = BertsmithError(f"this line is {NOT_UTF8}", f"{name}:{line}", utf8_fix(file.path))
         elif row.cells is None:
-            what, fix = _FAULTS.get(row.fault, (f"this row cannot be read ({row.fault})", "check its quotation marks"))
+            quotes = (
+                'write "" for a quote inside a field, not \\"' if b'\\"' in row.raw else "check its quotation marks"
+            )
+            what, fix = _FAULTS.get(row.fault, (f"this row cannot be read ({row.fault})", quotes))
             detail = f" ({row.detail})" if row.detail else ""
             error = BertsmithError(f"{what}{detail}", f"{name}:{row.line}", fix)
         if error is not None and first_must_be:

@@ -59,7 +59,7 @@ def infer(rows: Sequence[Mapping[str, Any]], columns: Columns, where: str, kind:
     if kind != AUTO:
         return _inferred(table, kind, found, [])
     choices, label = _choices(table)[0], found.columns["label"]
-    letters = table.shapes[label].counts if {choices, label} <= table.shapes.keys() else ()
+    letters = table.shapes[label].counts if choices and {choices, label} <= table.shapes.keys() else ()
     if {"A", "a"}.intersection(letters) and all(place_of_letter(each.upper()) is not None for each in letters):
         fix = "write the number of a choice, from 0, or its letter, from A; or name the task classify"
         raise table.refusal("the labels look like letters of choices", [choices, label], "label", fix=fix)
@@ -90,6 +90,8 @@ def _check_header(table: Table) -> None:
 def _tag(table: Table) -> Found | None:
     """Words with tags, or a text with spans."""
     words = table.named("tokens", ("words",), "words", "text")
+    if table.holds(words, "objects"):  # with offsets, as Prodigy has them beside a text
+        words = None
     words, tags = _lists_of_one_length(table) if words is None else (words, _tags(table, words))
     if words is not None and tags is not None and _are_of_one_length(table, words, tags):
         what = f"as many tags as words in the rows of '{words}' and '{tags}'"
@@ -134,9 +136,10 @@ def _are_of_one_length(table: Table, words: str, tags: str) -> bool:
 
 
 def _are_spans(table: Table, name: str) -> bool:
-    """Whether most that a column lists are objects with a start and an end, or three values each."""
+    """Whether most that a column lists are objects with a start and an end, or three values each. Where all lists are
+    empty beside a label, as Prodigy writes them, rows have that label alone."""
     cells = [value for row in table.head if (value := row.get(name))]
-    return not cells or table.most(map(_holds_spans, cells), "spans")
+    return (not cells and table.own("label") in (None, name)) or table.most(map(_holds_spans, cells), "spans")
 
 
 def _holds_spans(cell: Any) -> bool:

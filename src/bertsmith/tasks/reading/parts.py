@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
@@ -17,6 +18,7 @@ from bertsmith.tasks.reading.split import are_numbers, split, strata
 
 Parts = dict[str, list[Record]]
 _SHOWN = 5
+_FEWEST_GROUPS = 5  # of which dev has one at its usual share
 _ALIKE = "case and white space aside"
 
 
@@ -37,11 +39,23 @@ def read_parts(
         part: read_records(source, columns, True, reader, skipped, name_of_part(source, part))
         for part, source in sources.items()
     }
+    parts = _with_groups(parts, columns)
     pairs = are_pairs(parts["train"])
     return {
         part: with_as_many_texts(rows, pairs, skipped, name_of_part(sources[part], part))
         for part, rows in parts.items()
     }
+
+
+def _with_groups(parts: Parts, columns: Columns) -> Parts:
+    """The parts without groups where the column that has the usual name, and maybe not the meaning, has a few values
+    alone, as control and treatment: none of them should be dev as a whole."""
+    groups = {each.group for each in parts["train"]} - {None}
+    if columns.group != Columns.group or not 0 < len(groups) < _FEWEST_GROUPS:
+        return parts
+    few = f"{counted(len(groups), 'value')}, too few to tell which rows belong together"
+    say(f"column '{columns.group}' is not used: {few}; --columns.group names another one, whatever it has")
+    return {part: [replace(each, group=None) for each in rows] for part, rows in parts.items()}
 
 
 def _names(source: Source, columns: Columns, skipped: SkippedRows | None) -> list[str]:

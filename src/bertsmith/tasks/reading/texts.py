@@ -25,7 +25,7 @@ _PAIRS = (
 LABELS = (
     "labels", "gold_label", "class", "category", "target", "sentiment", "intent", "emotion", "topic", "polarity",
     "tags", "is_duplicate", "quality", "score", "stars", "star_rating", "rating", "similarity", "similarity_score",
-    "answer", "class_index",
+    "answer", "accept", "class_index",
 )  # fmt: skip
 SIMILARITIES = ("score", "similarity", "similarity_score")
 _FIRST = {"1": "2", "a": "b", "A": "B"}
@@ -51,7 +51,9 @@ class Found:
 def text_and_label(table: Table) -> Found:
     """The text or the two texts, and the label. Raises BertsmithError where several columns may be one of them."""
     several = table.several("label")
-    label = table.columns.label if several else table.named("label", LABELS)
+    # One value alone tells nothing, as Prodigy's "answer" beside the labels in "accept".
+    differ = [name for name in LABELS if any(len(table.shapes[each].counts) > 1 for each in table.usual((name,)))]
+    label = table.columns.label if several else table.named("label", differ or LABELS)
     columns, why = _texts(table, several or (() if label is None else (label,)))
     if label is None:
         label, why["label"] = _label_by_shape(table, tuple(columns.values()))

@@ -59,6 +59,7 @@ LABEL = ["good", "bad"]
         (table(Review=SENTENCES, Sentiment=LABEL), "classify", {"text": "Review", "label": "Sentiment"}),
         (table(sentence=SENTENCES, class_=[1, 2]), "classify", {"text": "sentence", "label": "class_"}),
         (table(text=SENTENCES, **{"Class Index": [1, 2]}), "classify", {"label": "Class Index"}),
+        (table(text=SENTENCES, accept=[["A"], ["B"]], answer=["accept"]), "classify", {"label": "accept"}),
         (table(remarks=SENTENCES, verdict=LABEL), "classify", {"text": "remarks", "label": "verdict"}),
         (table(remarks=SENTENCES, city=["Rome", "Oslo"], label=LABEL), "classify", {"text": "remarks"}),
         (table(id=SENTENCES, remarks=OTHERS, label=LABEL), "classify", {"text": "remarks"}),
@@ -214,12 +215,7 @@ def test_columns_that_the_user_named_are_kept():
             "--columns.text and --columns.text-b",
         ),
         (table(question=SENTENCES, reply=OTHERS, label=LABEL), "columns may be the text", ["'reply'"], "text-b"),
-        (
-            table(review=SENTENCES, summary=OTHERS, label=LABEL),
-            "several columns may be the text",
-            ["'summary'"],
-            "text",
-        ),
+        (table(review=SENTENCES, summary=OTHERS, label=LABEL), "several columns may", ["'summary'"], "text"),
         (
             table(text=SENTENCES, category=LABEL, sentiment=LABEL),
             "several columns may be the label",
@@ -316,6 +312,8 @@ def test_what_most_rows_do_not_show_is_no_task():
     assert inferred(table(text=SENTENCES, tokens=EIGHT, tags=[["news"]], label=LABEL)).kind == "classify"
     assert inferred(table(text=SENTENCES, tokens=[12, 13], tags=[["news"]], label=LABEL)).kind == "classify"
     assert inferred(table(text=SENTENCES, label=["0.5", "low", "1.5"])).kind == "classify"
+    assert inferred(table(text=SENTENCES, spans=[[]], tokens=[[{"id": 1}]], label=LABEL)).kind == "classify"
+    assert inferred(table(text=SENTENCES, label=["a", "b"], **{"": [""]})).kind == "classify", "commas at line ends"
     yes_or_no = table(question=SENTENCES, context=OTHERS, answers=["yes", "no"], label=LABEL)
     assert inferred(yes_or_no, Columns(text="question", text_b="context")).kind == "classify"
 

@@ -42,6 +42,11 @@ def test_words_with_tags(tmp_path, name, suffix, pack, ends):
     assert read(path) == [(f"{path}:3", SENTENCES[0]), (f"{path}:6", SENTENCES[1])]
 
 
+def test_white_space_within_a_word_parts_no_columns(tmp_path):
+    path = write(tmp_path / "a.conll", "10\u00a0000  B-SUM\neuros I-SUM \n")
+    assert [row for _, row in read(path)] == [{"tokens": ["10\u00a0000", "euros"], "tags": ["B-SUM", "I-SUM"]}]
+
+
 def test_words_alone_have_no_tags(tmp_path):
     """They are to be predicted: as tags, the words would stand in the rows of the answers."""
     path = write(tmp_path / "new.conll", "Ann\nsleeps\n\nRome\n")
@@ -188,6 +193,9 @@ def test_lists_that_stand_beside_the_rows_are_told_of(tmp_path, said):
 def test_json_that_holds_no_rows(tmp_path):
     with pytest.raises(BertsmithError, match="neither SQuAD's nor a list"):
         read(write(tmp_path / "rows.json", '"text"'))
+    with pytest.raises(BertsmithError, match="neither SQuAD's nor a list") as caught:
+        read(write(tmp_path / "rows.json", '{"text": {"0": "a", "1": "b"}, "label": {"0": "x", "1": "y"}}'))
+    assert 'with pandas by to_json(..., orient="records", lines=True)' in caught.value.fix
     with pytest.raises(BertsmithError, match="not JSON") as caught:
         read(write(tmp_path / "rows.json", '[{"text":\n oops}]'))
     assert caught.value.where.startswith(f"{tmp_path / 'rows.json'}:2")

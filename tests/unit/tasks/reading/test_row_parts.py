@@ -82,6 +82,15 @@ def test_groups_stay_together_and_rows_without_one_go_alone(said):
     assert len({each.group for each in named["dev"]}) * 4 == len(named["dev"])
 
 
+def test_a_few_values_of_a_column_group_are_no_groups_unless_it_is_named(said):
+    rows = [{**row, "group": number % 4, "trial": number % 4} for number, row in enumerate(ROWS)]
+    assert {each.group for each in parts(rows)["train"]} == {None}
+    assert "column 'group' is not used: 4 values, too few to tell which rows belong together" in said.text
+    assert {
+        each.group for each in read_parts({"train": rows}, Columns(group="trial"), RowReader, None)["train"]
+    } == set("0123")
+
+
 def test_a_task_says_what_stays_together_and_what_is_a_copy(said):
     rows = [{"text": f"q{number}", "text_b": f"context {number // 4}", "label": "x"} for number in range(40)]
     found = held_out(rows, Contextual)
