@@ -10,8 +10,8 @@ from typing import Any
 from bertsmith.base.errors import BertsmithError
 from bertsmith.rows.json_lines import RepeatedKey, each_once
 
-# How tools that write texts write what is true or false.
-_TRUTHS = {"true": True, "1": True, "1.0": True, "yes": True, "false": False, "0": False, "0.0": False, "no": False}
+TRUTHS = {"true": True, "1": True, "1.0": True, "yes": True, "false": False, "0": False, "0.0": False, "no": False}
+"""What tools that write texts write for what is true or false, in small letters."""
 
 
 Report = Callable[[str, str, Any], None]
@@ -103,9 +103,9 @@ def is_true(value: Any, name: str) -> bool | None:
     """What a value says that is true or false, as JSON and tables write it; None of an empty one. ValueError for any
     other."""
     held = "" if value is None else str(value).strip().lower()
-    if held and held not in _TRUTHS:
+    if held and held not in TRUTHS:
         raise ValueError(f"'{name}' holds {value!r}; give true or false")
-    return _TRUTHS.get(held)
+    return TRUTHS.get(held)
 
 
 def _text(value: Any, field: str) -> str:

@@ -13,11 +13,11 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import counted, say, warn
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.reading.bad_rows import BadRow, SkippedRows, check_list, pass_over, raise_at_once
+from bertsmith.tasks.reading.bad_rows import BadRow, SkippedRows, check_list
 from bertsmith.tasks.reading.files import is_pipe, name_of, named_rows, no_list
 from bertsmith.tasks.reading.overlap import text_key
 from bertsmith.tasks.reading.parts import Parts, hold_out, name_of_part, read_parts, warn_of_copies, warn_of_groups
-from bertsmith.tasks.reading.records import Columns, Record, Source, unused_columns
+from bertsmith.tasks.reading.records import Columns, Record, Source, first_columns
 from bertsmith.tasks.report.parts import CROSS_FITTED
 from bertsmith.tasks.sequences import Sequences
 from bertsmith.tasks.settings import FinetuneSettings
@@ -114,10 +114,11 @@ def read_records(kind: type[Task], sources: Mapping[str, Source], settings: Fine
     kind.check_labels(records["train"], settings)
     told: list[str] = []
     for part, source in sources.items():
-        unused = unused_columns(source, settings.columns, kind, raise_at_once if skipped is None else pass_over)
+        names = first_columns(source, settings.columns, skipped)
+        unused = [each for each in names if each not in kind.used(settings.columns)]
         if unused and unused != told:
-            names = ", ".join(each or "one without a name" for each in unused)
-            say(f"columns of {name_of_part(source, part)} that are not used: {names}")
+            listed = ", ".join(each or "one without a name" for each in unused)
+            say(f"columns of {name_of_part(source, part)} that are not used: {listed}")
         told = told or unused
     if "dev" not in sources and settings.dev_share is not None:
         records = hold_out(records, settings.columns, kind, settings.dev_share, settings.seed)

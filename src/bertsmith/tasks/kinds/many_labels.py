@@ -22,6 +22,7 @@ from bertsmith.base.log import say, warn
 from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import soft_label_sum
 from bertsmith.model.losses import LossSum
+from bertsmith.rows.squad import TRUTHS
 from bertsmith.tasks.kinds.pooled import (
     SEVERAL,
     Classifier,
@@ -34,7 +35,7 @@ from bertsmith.tasks.kinds.pooled import (
 )
 from bertsmith.tasks.losses import PLAIN, Rarity, balanced_label_weights, multi_label_sum
 from bertsmith.tasks.reading.cells import listed_in
-from bertsmith.tasks.reading.labels import YES_OR_NO, class_name, class_names, marked_labels, several_labels
+from bertsmith.tasks.reading.labels import class_name, class_names, marked_labels, several_labels
 from bertsmith.tasks.reading.pairs import are_pairs
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, columns_of, label_of
 from bertsmith.tasks.report.parts import CROSS_FITTED, about_records, groups_of
@@ -98,7 +99,7 @@ class ManyLabels(Task):
             return RowReader.record(row, columns, labelled, where)
         names = [label_of({columns.label: each}, columns.label) for each in label]
         marks = {class_name(each).lower() for each in names} if len(set(names)) < len(names) else set()
-        if marks <= YES_OR_NO.keys() and marks & {"0", "false"}:
+        if marks <= TRUTHS.keys() and marks & {"0", "false"}:
             what = f"column '{columns.label}' has a 0 or 1 for each label, {', '.join(names)}"
             raise ValueError(f"{what}; list the names of those that the row has, or give each label a column")
         return replace(RowReader.record(row, columns, False, where), label=tuple(dict.fromkeys(names)))
@@ -111,7 +112,7 @@ class ManyLabels(Task):
         if given is None and len(columns) > 1 and counts.keys() <= set(columns):
             given = ",".join(columns)  # one that no training row has stays a label of the model
         names = class_names(counts.elements(), records[0].where, settings.many_labels, given)
-        if all(counts[name] == len(records) and name.lower() in YES_OR_NO for name in names):
+        if all(counts[name] == len(records) and name.lower() in TRUTHS for name in names):
             fix = "list the names of those that a row has, or give each label a column"
             raise BertsmithError("all training rows list 0 and 1, as if for each label", records[0].where, fix)
         mark = settings.columns.label_separator

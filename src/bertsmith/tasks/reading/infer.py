@@ -15,7 +15,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.reading.cells import START_END
 from bertsmith.tasks.reading.labels import MOST_DIGITS, class_name, place_of_letter
 from bertsmith.tasks.reading.records import NUMBERED_CHOICES, Columns, columns_of
-from bertsmith.tasks.reading.shapes import LISTS
+from bertsmith.tasks.reading.shapes import LISTS, Shape
 from bertsmith.tasks.reading.table import Table
 from bertsmith.tasks.reading.texts import LABELS, TEXTS, Found, kind_of_labels, text_and_label, the_text, two_texts
 
@@ -202,9 +202,7 @@ def _choice(table: Table) -> Found | None:
                 why | dict.fromkeys(("text", "text_b"), "usual names"),
                 "several choices a row",
             )
-    if text is None:
-        usual = [name for name in _BEFORE_CHOICES if any(map(table.varies, table.usual((name,), "text")))]
-        text = table.named("text", usual or _BEFORE_CHOICES, "text")
+    text = text or table.named("text", _BEFORE_CHOICES, "text", fits=Shape.varies)
     if text is None:
         return None
     return Found(names | {"text": text}, why | {"text": "a usual name"}, "several choices a row")

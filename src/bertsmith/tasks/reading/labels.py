@@ -12,6 +12,7 @@ from typing import Any
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import counted, warn
+from bertsmith.rows.squad import TRUTHS
 from bertsmith.tasks.reading.cells import found_in
 from bertsmith.tasks.reading.shapes import is_number
 
@@ -19,7 +20,6 @@ MOST_CLASSES = 100
 _FEWEST_ROWS = 10  # of each on average, where there are more classes
 MOST_DIGITS = 640
 """Of a whole number. Python converts so many whatever its limit is set to."""
-YES_OR_NO = {"1": True, "0": False, "true": True, "false": False}
 # Of ASCII digits and without leading zeros: 007 and 7 may be two classes.
 _WHOLE = re.compile(r"[+]?(?P<number>-?(0|[1-9][0-9]*))(\.0*)?")
 _LETTER = re.compile("[A-Z]")
@@ -72,14 +72,14 @@ def several_labels(value: Any, separator: str = "") -> list[Any] | None:
 
 
 def marked_labels(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
-    """The columns of a row that hold 1, out of those that stand for a label each. ValueError where one is not there, or
-    holds neither 1 nor 0."""
+    """The columns of a row that hold 1, true or yes, out of those that stand for a label each. ValueError where one is
+    not there, or holds neither that nor 0, false or no."""
     if absent := next((each for each in columns if each not in row), None):
         raise ValueError(f"no column '{absent}'; {found_in(row)}; name the column of labels with --columns.label")
     held = {each: "" if row[each] is None else class_name(label_text(row[each])).lower() for each in columns}
-    if wrong := next((each for each, value in held.items() if value not in YES_OR_NO), None):
+    if wrong := next((each for each, value in held.items() if value not in TRUTHS), None):
         raise ValueError(f"column '{wrong}' holds '{held[wrong]}'; a column that stands for a label has 1 or 0")
-    return [each for each, value in held.items() if YES_OR_NO[value]]
+    return [each for each, value in held.items() if TRUTHS[value]]
 
 
 def class_name(label: str) -> str:

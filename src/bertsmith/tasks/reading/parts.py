@@ -8,12 +8,12 @@ from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import counted, first_of, say, warn
-from bertsmith.tasks.reading.bad_rows import SkippedRows, listed, pass_over, raise_at_once
-from bertsmith.tasks.reading.files import Form, Source, rows_of
+from bertsmith.tasks.reading.bad_rows import SkippedRows, listed
+from bertsmith.tasks.reading.files import Source
 from bertsmith.tasks.reading.labels import class_name
 from bertsmith.tasks.reading.overlap import Item, Overlap, contradictions, rows_in_both, text_key
 from bertsmith.tasks.reading.pairs import are_pairs, with_as_many_texts
-from bertsmith.tasks.reading.records import Columns, Record, RowReader, read_records
+from bertsmith.tasks.reading.records import Columns, Record, RowReader, first_columns, read_records
 from bertsmith.tasks.reading.split import are_numbers, split, strata
 
 Parts = dict[str, list[Record]]
@@ -27,9 +27,9 @@ def read_parts(
 ) -> Parts:
     """The records of "train" and of what else there is. Raises BertsmithError as `read_records` does, for a file
     without the line of names that the training rows have, and as `with_as_many_texts` does, by most training rows."""
-    first = _names(sources["train"], columns, skipped)
+    first = first_columns(sources["train"], columns, skipped)
     for part, source in sources.items():
-        names = first if part == "train" else _names(source, columns, skipped)
+        names = first if part == "train" else first_columns(source, columns, skipped)
         if columns.header and first and names and not set(names) & set(first):
             what = (
                 f"the {part} rows have no column of the training rows; their first line is: {' | '.join(names)[:200]}"
@@ -56,13 +56,6 @@ def _with_groups(parts: Parts, columns: Columns) -> Parts:
     few = f"{counted(len(groups), 'value')}, too few to tell which rows belong together"
     say(f"column '{columns.group}' is not used: {few}; --columns.group names another one, whatever it has")
     return {part: [replace(each, group=None) for each in rows] for part, rows in parts.items()}
-
-
-def _names(source: Source, columns: Columns, skipped: SkippedRows | None) -> list[str]:
-    """The columns of the first row that can be read."""
-    report = raise_at_once if skipped is None else pass_over
-    _, row = next(rows_of(source, Form(columns.header, columns.quoted), report), ("", ""))
-    return list(row) if isinstance(row, Mapping) else []
 
 
 def name_of_part(source: Source, part: str) -> str:

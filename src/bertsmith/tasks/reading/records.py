@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from bertsmith.base.errors import BertsmithError, TypeChecked, nearest
-from bertsmith.tasks.reading.bad_rows import BadRow, Report, SkippedRows, leave_out, raise_at_once, refusal
+from bertsmith.tasks.reading.bad_rows import BadRow, Report, SkippedRows, leave_out, pass_over, raise_at_once, refusal
 from bertsmith.tasks.reading.cells import LacksColumn, found_in, name_one
 from bertsmith.tasks.reading.files import Form, name_of, rows_of
 from bertsmith.tasks.reading.files import Row as Row
@@ -317,12 +317,12 @@ def unusable(error: ValueError, where: str, fix: str = "") -> BertsmithError:
     return BertsmithError(str(error), where, fix)
 
 
-def unused_columns(
-    source: Source, columns: Columns, reader: type[RowReader] = RowReader, report: Report = raise_at_once
-) -> list[str]:
-    """The columns of the first row that no record is made of."""
-    _, row = next(read_rows(source, columns, reader=reader, report=report), ("", ""))
-    return [each for each in row if each not in reader.used(columns)] if isinstance(row, Mapping) else []
+def first_columns(source: Source, columns: Columns, skipped: SkippedRows | None) -> list[str]:
+    """The columns of the first row, with `skipped` of the first that can be read. Raises BertsmithError as `rows_of`
+    does."""
+    report = raise_at_once if skipped is None else pass_over
+    _, row = next(rows_of(source, Form(columns.header, columns.quoted), report), ("", ""))
+    return list(row) if isinstance(row, Mapping) else []
 
 
 def has_lone_surrogate(text: str) -> bool:

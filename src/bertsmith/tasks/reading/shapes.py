@@ -47,10 +47,13 @@ class Shape:
             return all(each.is_integer() for each in numbers) and numbers == sorted(numbers)
         return self.words == 1 and all(any(each.isdigit() for each in value) for value in self.counts)
 
-    @property
-    def has_different_texts(self) -> bool:
-        """Whether it holds texts of which most are no copies of others."""
-        return self.holds == "text" and 2 * len(self.counts) > self.filled
+    def differs(self) -> bool:
+        """Whether it has two values at least."""
+        return len(self.counts) > 1
+
+    def varies(self) -> bool:
+        """Whether it has many different values, as texts and not as classes."""
+        return len(self.counts) > _LEAST_DISTINCT * self.filled
 
     @property
     def differs_in_length(self) -> bool:

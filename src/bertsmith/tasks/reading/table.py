@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.reading.cells import with_values
 from bertsmith.tasks.reading.records import Columns, columns_of
-from bertsmith.tasks.reading.shapes import shapes_of
+from bertsmith.tasks.reading.shapes import Shape, shapes_of
 
 CLOSELY_READ = 1000
 _SHOWN = 12
@@ -57,17 +57,18 @@ class Table:
         found = [name for each in names for name in self._by_folded.get(each, ())]
         return [name for name in found if self.shapes[name].filled and self.holds(name, *kinds)]
 
-    def named(self, part: str, names: Iterable[str], *kinds: str) -> str | None:
-        """`own`, or else the only one of `usual`. Raises BertsmithError where there are several."""
+    def named(
+        self, part: str, names: Iterable[str], *kinds: str, fits: Callable[[Shape], bool] | None = None
+    ) -> str | None:
+        """`own`, or else the only one of `usual`, of several the one that fits. Raises BertsmithError where there are
+        several."""
         own = self.own(part)
         found = [own] if own is not None else self.usual(names, *kinds)
+        if fits is not None and len(found) > 1:
+            found = [name for name in found if fits(self.shapes[name])] or found
         if len(found) > 1:
             raise self.refusal(f"several columns may be the {part.replace('_', ' ')}", found, part)
         return found[0] if found else None
-
-    def varies(self, name: str) -> bool:
-        """Whether a column holds many different values, as texts and not as classes."""
-        return 5 * len(self.shapes[name].counts) > self.shapes[name].filled
 
     def holds(self, name: str | None, *kinds: str) -> bool:
         """Whether a column is there and holds one of the kinds; of none, anything."""

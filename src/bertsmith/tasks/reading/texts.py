@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import counted
-from bertsmith.tasks.reading.labels import MOST_CLASSES, YES_OR_NO, class_name
+from bertsmith.rows.squad import TRUTHS
+from bertsmith.tasks.reading.labels import MOST_CLASSES, class_name
 from bertsmith.tasks.reading.records import Columns
-from bertsmith.tasks.reading.shapes import LISTS, is_number, shapes_of
+from bertsmith.tasks.reading.shapes import LISTS, Shape, is_number, shapes_of
 from bertsmith.tasks.reading.table import Table
 
 TEXTS = (
@@ -52,8 +53,7 @@ def text_and_label(table: Table) -> Found:
     """The text or the two texts, and the label. Raises BertsmithError where several columns may be one of them."""
     several = table.several("label")
     # One value alone tells nothing, as Prodigy's "answer" beside the labels in "accept".
-    differ = [name for name in LABELS if any(len(table.shapes[each].counts) > 1 for each in table.usual((name,)))]
-    label = table.columns.label if several else table.named("label", differ or LABELS)
+    label = table.columns.label if several else table.named("label", LABELS, fits=Shape.differs)
     columns, why = _texts(table, several or (() if label is None else (label,)))
     if label is None:
         label, why["label"] = _label_by_shape(table, tuple(columns.values()))
@@ -86,9 +86,12 @@ def the_text(table: Table, but: Collection[str]) -> tuple[str, str]:
     if found:
         raise table.refusal("several columns may be the text", found, "text", "text_b")
     # Words and names; and then what has no spaces and a digit in every cell, as addresses, formulas, some Chinese.
-    those = [name for name in table.shapes if name not in but and table.shapes[name].has_different_texts]
-    short = [name for name in those if not table.shapes[name].is_id]
-    short = short or [name for name in those if table.shapes[name].differs_in_length]
+    those = [
+        shape
+        for name, shape in table.shapes.items()
+        if shape.holds == "text" and name not in but and 2 * len(shape.counts) > shape.filled
+    ]
+    short = [each.name for each in those if not each.is_id] or [each.name for each in those if each.differs_in_length]
     if len(short) != 1:
         raise table.refusal("no column looks like the text; there are", table.shapes, "text")
     return short[0], "the only one with many different texts"
@@ -171,7 +174,7 @@ def _pairs(table: Table, but: Collection[str]) -> Iterator[tuple[str, str]]:
 
 def _may_be_one_of_two(table: Table, name: str) -> bool:
     shape = table.shapes[name]
-    return shape.holds == "text" and not shape.is_id and table.varies(name)
+    return shape.holds == "text" and not shape.is_id and shape.varies()
 
 
 def _label_by_shape(table: Table, but: Collection[str]) -> tuple[str, str]:
@@ -198,7 +201,7 @@ def _label_by_shape(table: Table, but: Collection[str]) -> tuple[str, str]:
         fix = "give rows with a text and a label"
         raise BertsmithError("there is no column for the label", table.where, f"{fix}; {pairs}" if pairs else fix)
     if found:
-        marked = [name for name in rest if table.shapes[name].counts.keys() <= YES_OR_NO.keys()]
+        marked = [name for name in rest if table.shapes[name].counts.keys() <= TRUTHS.keys()]
         several = f"; or all labels of a row, each a column, with --columns.label {','.join(marked)}"
         fix = "name the right one with --columns.label" + (several if len(marked) > 1 else "")
         raise table.refusal("several columns may be the label", found, "label", fix=fix)

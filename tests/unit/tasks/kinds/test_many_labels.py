@@ -67,7 +67,7 @@ ONE_HOT = Columns(label="x, y,z")
 
 def test_labels_are_read_from_a_column_for_each(tmp_path, said):
     path = tmp_path / "rows.csv"
-    path.write_text("text,x,y,z\na,1,0,0\nb,0,false,0.0\nc,1,TRUE,0\n")
+    path.write_text("text,x,y,z\na,1,0,no\nb,0,false,0.0\nc,Yes,TRUE,0\n")
     found = read_records(path, ONE_HOT, reader=Classify)
     assert [each.label for each in found] == [("x",), (), ("x", "y")]
     task = Classify.of_records(found, FinetuneSettings(columns=ONE_HOT))
