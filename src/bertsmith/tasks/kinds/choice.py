@@ -26,7 +26,7 @@ from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.tasks.kinds.pooled import Classifier, truths_of
 from bertsmith.tasks.reading.bad_rows import BadRow
-from bertsmith.tasks.reading.cells import LacksColumn, listed_in
+from bertsmith.tasks.reading.cells import LacksColumn, choices_in, listed_in
 from bertsmith.tasks.reading.labels import class_name, place_of_letter
 from bertsmith.tasks.reading.pairs import are_pairs, check_pairs
 from bertsmith.tasks.reading.records import (
@@ -103,9 +103,9 @@ class Choice(Task):
     @classmethod
     def record(cls, row: Row | str, columns: Columns, labelled: bool, where: str) -> ChoiceRecord:
         row = row_of(row, columns.text)
-        choices, fewer = _choices(row, columns)
+        choices, names, fewer = _choices(row, columns)
         plain = RowReader.record(row, columns, False, where)
-        label, letter = _right(label_of(row, columns.label), choices) if labelled else (None, False)
+        label, letter = _right(label_of(row, columns.label), choices, names) if labelled else (None, False)
         named = id_of(row, columns)
         return ChoiceRecord(plain.text, plain.text_b, label, where, named, choices=choices, letter=letter, fewer=fewer)
 
@@ -216,16 +216,17 @@ class Choice(Task):
         return found
 
 
-def _choices(row: Row, columns: Columns) -> tuple[tuple[str, ...], bool]:
-    """(The choices of a row, whether cells behind them are empty). ValueError where there are not two at least."""
+def _choices(row: Row, columns: Columns) -> tuple[tuple[str, ...], list[Any], bool]:
+    """(The choices of a row, what a cell that lists them calls them, whether cells behind them are empty). ValueError
+    where there are not two at least."""
     names = columns.choices.split(",")
     if len(names) == 1 and names[0] in row:
-        listed = listed_in(row[names[0]], names[0])
-        if isinstance(listed, str) or not isinstance(listed, Sequence):
+        found = choices_in(listed_in(row[names[0]], names[0]))
+        if found is None:
             what = f"column '{names[0]}' holds no list of choices"
             raise ValueError(f"{what}; write one as JSON, or name a column for each choice")
-        row = {f"{names[0]}[{place}]": choice for place, choice in enumerate(listed)}
-        return _texts(row, list(row)), False
+        row = {f"{names[0]}[{place}]": choice for place, choice in enumerate(found[0])}
+        return _texts(row, list(row)), found[1], False
     if len(names) == 1:
         names = next(filter(None, (_numbered(row, name) for name in NUMBERED_CHOICES)), [])
         if not names:
@@ -233,7 +234,7 @@ def _choices(row: Row, columns: Columns) -> tuple[tuple[str, ...], bool]:
             raise LacksColumn(what, row, "choices")
     filled = [place for place, name in enumerate(names, start=1) if not _is_empty(row, name)]
     last = max(filled, default=0)
-    return _texts(row, names[:last]), last < len(names)
+    return _texts(row, names[:last]), [], last < len(names)
 
 
 def _is_empty(row: Row, name: str) -> bool:
@@ -257,9 +258,12 @@ def _numbered(row: Row, name: str) -> list[str]:
     return found
 
 
-def _right(label: str, choices: Sequence[str]) -> tuple[int, bool]:
-    """(The number of the right choice, whether the label is its letter): the label is that number, or else the choice's
-    text, or its letter. ValueError where it is none of these, or the text of two choices."""
+def _right(label: str, choices: Sequence[str], names: list[Any]) -> tuple[int, bool]:
+    """(The number of the right choice, whether the label is its letter): the label is one of the names of the choices,
+    if they have some, or that number, or else the choice's text, or its letter. ValueError where it is none of these,
+    or the text of two choices."""
+    if label in names[: len(choices)]:
+        return names.index(label), True
     number = class_name(label)
     if number.isdecimal() and int(number) < len(choices):
         return int(number), False

@@ -61,6 +61,16 @@ def listed_in(cell: Any, column: str, *kinds: type) -> Any:
     return held
 
 
+def choices_in(cell: Any) -> tuple[list[Any], list[Any]] | None:
+    """(The choices of a cell, what they are called) of a list, or as ARC has them {"text": [...], "label": ["A", ...]}:
+    in a list they have no names. None for anything else."""
+    texts, names = (cell.get("text"), cell.get("label")) if isinstance(cell, Mapping) else (cell, [])
+    texts, names = (each.tolist() if hasattr(each, "tolist") else each for each in (texts, names))  # of numpy
+    if isinstance(texts, str) or not isinstance(texts, Sequence) or not isinstance(names, Sequence):
+        return None
+    return list(texts), list(names)
+
+
 def held_as_json(cell: Any) -> list[Any] | dict[str, Any] | None:
     """The list or the object that a text holds as JSON; None for anything else. Raises RepeatedKey."""
     if not isinstance(cell, str) or not cell.lstrip().startswith(("[", "{")):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.tasks.reading.cells import START_END
+from bertsmith.tasks.reading.cells import START_END, choices_in
 from bertsmith.tasks.reading.labels import MOST_DIGITS, class_name, place_of_letter
 from bertsmith.tasks.reading.records import NUMBERED_CHOICES, Columns, columns_of
 from bertsmith.tasks.reading.shapes import LISTS, Shape
@@ -210,14 +210,18 @@ def _choice(table: Table) -> Found | None:
 
 def _is_right(row: Mapping[str, Any], choices: str, several: int, label: Any) -> bool:
     """Whether a label may be that of one of several choices: its number, from 0 or from 1, its letter, or its text."""
+    of_cell = choices_in(row.get(choices))
+    if of_cell is not None and label in of_cell[1]:
+        return True
     name = class_name(str(label).strip())
     if name.isdecimal():
         return len(name) <= MOST_DIGITS and int(name) <= several
     # Of the usual numbered columns `_choices` says only how many they are.
     numbered = [[f"{stem}{number}" for number in range(several)] for stem in NUMBERED_CHOICES]
     usual = next((names for names in numbered if names[0] in row), [choices])
-    listed = row.get(choices, [row.get(each) for each in (choices.split(",") if "," in choices else usual)])
-    texts = [each.strip() for each in listed if isinstance(each, str)] if isinstance(listed, list | tuple) else []
+    named = [row.get(each) for each in (choices.split(",") if "," in choices else usual)]
+    listed = (of_cell or ([], []))[0] if choices in row else named
+    texts = [each.strip() for each in listed if isinstance(each, str)]
     place = place_of_letter(name)
     return name in texts or (place is not None and place < several)
 
@@ -229,7 +233,7 @@ def _choices(table: Table) -> tuple[str, int]:
         return own, len(own.split(","))
     listed = table.named("choices", ("options", "endings"), "words")
     if listed is not None:
-        return listed, max((len(row.get(listed) or ()) for row in table.rows), default=0)
+        return listed, max((len((choices_in(row.get(listed)) or ((),))[0]) for row in table.rows), default=0)
     stems: dict[str, dict[str, str]] = {}
     for name, shape in table.shapes.items():
         found = _CHOICE.fullmatch(name.strip().lower())

@@ -54,6 +54,8 @@ class Given(nn.Module):
     [
         ({"text": "a", "choices": ["b", "c"], "label": 1}, {}),
         ({"text": "a", "choices": '["b", "c"]', "label": "1"}, {}),
+        ({"text": "a", "choices": {"text": np.array(["b", "c"]), "label": ["1", "2"]}, "label": "2"}, {}),
+        ({"text": "a", "choices": '{"text": ["b", "c"], "label": ["A", "c"]}', "label": "c"}, {}),
         ({"text": "a", "choice0": "b", "choice1": "c", "choice3": "", "choice2024": 7, "label": "c"}, {}),
         ({"text": "a", "ending0": "b", "ending1": "c", "label": "1.0"}, {}),
         ({"2": "a", "5": "b", "6": "c", "7": "1"}, {"text": "2", "choices": "5,6", "label": "7"}),
@@ -80,6 +82,7 @@ def test_choices_stand_in_a_list_or_in_columns(row, columns):
         ({"choice0": "b", "choice1": "c", "choice3": "d", "label": 0}, "a column 'choice3' and no column 'choice2'$"),
         ({"choices": "b, c", "label": 0}, "holds no list of choices; write one as JSON"),
         ({"choices": 3, "label": 0}, "holds no list of choices"),
+        ({"choices": {"text": "b"}, "label": 0}, "holds no list of choices"),
         ({"choices": ["b", " "], "label": 0}, r"column 'choices\[1\]' is empty"),
         ({"label": 0, "A": "b"}, "no column 'choices', nor any choice0.*; found: text, label, A$"),
         ({"choices": ["b", "c"]}, "no label in column 'label'"),

@@ -168,6 +168,7 @@ ENDINGS = {f"ending{number}": [f"ends so, {number} of four {word}" for word in "
             {"text": "premise"},
         ),
         (table(text=SENTENCES, choice0=["a"], choice1=["b"], label=["a", "b"]), {}),  # the right one by its text
+        (table(text=SENTENCES, choices=[{"text": ["a", "b"], "label": ["B", "E"]}], label=["B", "E"]), {}),
         (table(startphrase=SENTENCES, choices=[["a", "b"]], answer=[0, 1]), {"text": "startphrase", "label": "answer"}),
         (
             table(question=SENTENCES, **{f"Option {letter}": OTHERS for letter in "BA"}, answer=["A", "B"]),
