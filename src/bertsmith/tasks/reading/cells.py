@@ -64,8 +64,8 @@ def listed_in(cell: Any, column: str, *kinds: type) -> Any:
 def choices_in(cell: Any) -> tuple[list[Any], list[Any]] | None:
     """(The choices of a cell, what they are called) of a list, or as ARC has them {"text": [...], "label": ["A", ...]}:
     in a list they have no names. None for anything else."""
-    texts, names = (cell.get("text"), cell.get("label")) if isinstance(cell, Mapping) else (cell, [])
-    texts, names = (each.tolist() if hasattr(each, "tolist") else each for each in (texts, names))  # of numpy
+    parts: tuple[Any, Any] = (cell.get("text"), cell.get("label")) if isinstance(cell, Mapping) else (cell, [])
+    texts, names = (each.tolist() if hasattr(each, "tolist") else each for each in parts)  # of numpy
     if isinstance(texts, str) or not isinstance(texts, Sequence) or not isinstance(names, Sequence):
         return None
     return list(texts), list(names)
@@ -100,12 +100,13 @@ def shown_by_python(cell: Any) -> list[Any] | dict[Any, Any] | None:
 
 
 def with_values(rows: Sequence[Mapping[str, Any]], first: int) -> Sequence[Mapping[str, Any]]:
-    """Rows with lists and objects in place of the texts that hold or show them, to judge columns by; in the columns
-    where at least half of the texts of the first rows do. first: how many rows these are."""
+    """Rows with lists and objects in place of the texts that hold or show them, and of what numpy has for them, to
+    judge columns by; in the columns where at least half of the texts of the first rows do. first: how many these are.
+    """
     cells: dict[str, list[Any]] = {}
     for row in rows[:first]:
         for name, cell in row.items():
-            if isinstance(cell, str) and cell:
+            if (isinstance(cell, str) and cell) or hasattr(cell, "tolist"):
                 cells.setdefault(name, []).append(cell)
     listed = [name for name, those in cells.items() if 2 * sum(_in(each) is not each for each in those) >= len(those)]
     if not listed:
@@ -115,6 +116,8 @@ def with_values(rows: Sequence[Mapping[str, Any]], first: int) -> Sequence[Mappi
 
 def _in(cell: Any) -> Any:
     """What a cell holds or shows, or the cell."""
+    if of_numpy := getattr(cell, "tolist", None):
+        return of_numpy()
     try:
         held = held_as_json(cell)
     except RepeatedKey:  # told when the row is read

@@ -15,7 +15,7 @@ LISTS: tuple[Holds, ...] = ("words", "numbers")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 # "#1 ID", "pairID", "row_id", "uuid"; not "valid". An address may also be what is to be judged.
 _ID_NAME = re.compile(r"(?:^|[\W_])(?i:ids?|idx|index|guid|uuid|uid|key|hash)$|[a-z]I[Dd]$")
-_URL_NAME = re.compile(r"(?:^|[\W_])(?i:url)$")
+_URL_NAME, _URL = re.compile(r"(?:^|[\W_])(?i:url)$"), re.compile("https?://")
 _IDS_DIFFER_IN = 4  # characters, as row-9 and row-10000
 _FEWEST_WORDS, _FEWEST_CHARACTERS = 3.0, 15.0
 _LEAST_DISTINCT = 0.2
@@ -38,7 +38,7 @@ class Shape:
     @property
     def is_id(self) -> bool:
         """Whether it only tells rows apart: by its name, or because all its values are different and one word each."""
-        if _ID_NAME.search(self.name) or _URL_NAME.search(self.name):
+        if _ID_NAME.search(self.name) or _URL_NAME.search(self.name) or all(map(_URL.match, self.counts)):
             return True
         if self.filled < 3 or len(self.counts) < self.filled or self.holds not in ("text", "number"):
             return False

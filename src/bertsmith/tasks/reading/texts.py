@@ -148,6 +148,9 @@ def _texts(table: Table, but: Collection[str]) -> tuple[dict[str, str], dict[str
     if len(pairs) > 1:
         raise table.refusal("several pairs of columns may be the two texts", sum(pairs, ()), "text", "text_b")
     if pairs:
+        usual = [name for name in table.usual(TEXTS, "text") if table.shapes[name].varies()]
+        if others := [name for name in usual if name not in (*pairs[0], *but)]:
+            raise table.refusal("several columns may be the texts", [*pairs[0], *others], "text", "text_b")
         return dict(zip(("text", "text_b"), pairs[0], strict=True)), dict.fromkeys(
             ("text", "text_b"), "the names of a pair"
         )

@@ -8,6 +8,7 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bertsmith.base.errors import BertsmithError
@@ -174,3 +175,13 @@ def test_rows_as_tables_of_pandas_give_them(nothing: object) -> None:
     for row, what in (({"answers": nothing}, "no answers"), ({"answers": "Rome", "answer_start": nothing}, "whole")):
         with pytest.raises(BertsmithError, match=what):
             read_records([{**asked, **row}], reader=Qa)
+
+
+def test_the_task_of_rows_with_arrays_of_numpy() -> None:
+    """As pandas gives those of a parquet file."""
+    words = [{"tokens": np.array(["Ann", "sleeps"]), "tags": np.array(["B-PER", "O"])}]
+    assert infer(words, Columns(), "rows").kind == "tag"
+    asked = [
+        {"question": f"What is {n}?", "options": np.array(["a", "b"]), "answer": np.int64(n % 2)} for n in range(4)
+    ]
+    assert infer(asked, Columns(), "rows").kind == "choice"

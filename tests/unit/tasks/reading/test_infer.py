@@ -215,6 +215,7 @@ def test_columns_that_the_user_named_are_kept():
             ["'title' (another thing, said 0...", "'story'"],
             "--columns.text and --columns.text-b",
         ),
+        (table(line1=SENTENCES, line2=OTHERS, review=OTHERS, label=LABEL), "may be the texts", ["'review'"], "text-b"),
         (table(question=SENTENCES, reply=OTHERS, label=LABEL), "columns may be the text", ["'reply'"], "text-b"),
         (table(review=SENTENCES, summary=OTHERS, label=LABEL), "several columns may", ["'summary'"], "text"),
         (

@@ -54,6 +54,7 @@ def test_names_that_only_end_like_ids(name):
 def test_contents_of_ids():
     assert shape([str(number) for number in range(10)]).is_id
     assert shape([f"row{number}" for number in range(10)]).is_id
+    assert shape(["https://a.b/c", "https://a.b/d-e"]).is_id, "addresses"
     assert not shape([5, 3, 4]).is_id, "numbers in no order may be amounts"
     assert not shape([1.5, 2.5, 3.5]).is_id
     assert not shape(["a", "b", "c"]).is_id
