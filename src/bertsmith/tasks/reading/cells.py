@@ -61,11 +61,16 @@ def listed_in(cell: Any, column: str, *kinds: type) -> Any:
     return held
 
 
+def plain(cell: Any) -> Any:
+    """A cell of Python's own types: arrays and numbers of numpy, as in tables of pandas, become lists and numbers."""
+    return cell.tolist() if hasattr(cell, "tolist") else cell
+
+
 def choices_in(cell: Any) -> tuple[list[Any], list[Any]] | None:
     """(The choices of a cell, what they are called) of a list, or as ARC has them {"text": [...], "label": ["A", ...]}:
     in a list they have no names. None for anything else."""
     parts: tuple[Any, Any] = (cell.get("text"), cell.get("label")) if isinstance(cell, Mapping) else (cell, [])
-    texts, names = (each.tolist() if hasattr(each, "tolist") else each for each in parts)  # of numpy
+    texts, names = map(plain, parts)
     if isinstance(texts, str) or not isinstance(texts, Sequence) or not isinstance(names, Sequence):
         return None
     return list(texts), list(names)
@@ -116,11 +121,9 @@ def with_values(rows: Sequence[Mapping[str, Any]], first: int) -> Sequence[Mappi
 
 def _in(cell: Any) -> Any:
     """What a cell holds or shows, or the cell."""
-    if of_numpy := getattr(cell, "tolist", None):
-        return of_numpy()
     try:
         held = held_as_json(cell)
     except RepeatedKey:  # told when the row is read
         return cell
     held = shown_by_python(cell) if held is None else held
-    return cell if held is None else held
+    return plain(cell) if held is None else held

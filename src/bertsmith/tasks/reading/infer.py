@@ -209,21 +209,26 @@ def _choice(table: Table) -> Found | None:
 
 
 def _is_right(row: Mapping[str, Any], choices: str, several: int, label: Any) -> bool:
-    """Whether a label may be that of one of several choices: its number, from 0 or from 1, its letter, or its text."""
-    of_cell = choices_in(row.get(choices))
-    if of_cell is not None and label in of_cell[1]:
-        return True
+    """Whether a label may be that of one of several choices: its name in the row, its number, from 0 or from 1, its
+    letter, or its text."""
+    texts, names = _choices_of(row, choices)
     name = class_name(str(label).strip())
-    if name.isdecimal():
+    if name.isdecimal() and label not in names:
         return len(name) <= MOST_DIGITS and int(name) <= several
-    # Of the usual numbered columns `_choices` says only how many they are.
-    numbered = [[f"{stem}{number}" for number in range(several)] for stem in NUMBERED_CHOICES]
-    usual = next((names for names in numbered if names[0] in row), [choices])
-    named = [row.get(each) for each in (choices.split(",") if "," in choices else usual)]
-    listed = (of_cell or ([], []))[0] if choices in row else named
-    texts = [each.strip() for each in listed if isinstance(each, str)]
     place = place_of_letter(name)
-    return name in texts or (place is not None and place < several)
+    return label in names or name in texts or (place is not None and place < several)
+
+
+def _choices_of(row: Mapping[str, Any], choices: str) -> tuple[list[str], list[Any]]:
+    """(The texts of the choices of a row, what the row calls them)."""
+    if choices in row:
+        listed, names = choices_in(row[choices]) or ([], [])
+    else:
+        # Of the usual numbered columns `_choices` says only how many they are: a row has at most 100.
+        numbered = ([f"{stem}{number}" for number in range(100)] for stem in NUMBERED_CHOICES)
+        usual = next((columns for columns in numbered if columns[0] in row), [])
+        listed, names = [row.get(each) for each in (choices.split(",") if "," in choices else usual)], []
+    return [each.strip() for each in listed if isinstance(each, str)], names
 
 
 def _choices(table: Table) -> tuple[str, int]:
@@ -233,7 +238,7 @@ def _choices(table: Table) -> tuple[str, int]:
         return own, len(own.split(","))
     listed = table.named("choices", ("options", "endings"), "words")
     if listed is not None:
-        return listed, max((len((choices_in(row.get(listed)) or ((),))[0]) for row in table.rows), default=0)
+        return listed, max((len(_choices_of(row, listed)[0]) for row in table.rows), default=0)
     stems: dict[str, dict[str, str]] = {}
     for name, shape in table.shapes.items():
         found = _CHOICE.fullmatch(name.strip().lower())

@@ -13,7 +13,7 @@ from typing import Any
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import counted, warn
 from bertsmith.rows.squad import TRUTHS
-from bertsmith.tasks.reading.cells import found_in
+from bertsmith.tasks.reading.cells import found_in, plain
 from bertsmith.tasks.reading.shapes import is_number
 
 MOST_CLASSES = 100
@@ -34,7 +34,7 @@ _FRACTION = re.compile(r"[+-]?[0-9]*\.[0-9]+")
 
 def label_text(value: Any) -> str:
     """A label as text, without white space around it. ValueError says why a value is no label."""
-    value = value.item() if hasattr(value, "item") else value  # a scalar of numpy
+    value = plain(value)
     if isinstance(value, list | dict):
         raise ValueError(f"the label is {json.dumps(value)[:60]}; a row has one label")
     if isinstance(value, float) and not math.isfinite(value):
@@ -63,7 +63,7 @@ def number_of(label: str) -> float:
 def several_labels(value: Any, separator: str = "") -> list[Any] | None:
     """The labels of a row that may have any number: a list's, or the parts of a text where something separates them,
     none for an empty cell. None where the value is a single label."""
-    value = value.tolist() if hasattr(value, "tolist") else value  # an array of numpy
+    value = plain(value)
     if isinstance(value, list | tuple):
         return list(value)
     if not separator or not isinstance(value, str | None):

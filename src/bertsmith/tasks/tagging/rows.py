@@ -10,7 +10,7 @@ from unicodedata import normalize
 import numpy as np
 
 from bertsmith.base.log import counted
-from bertsmith.tasks.reading.cells import START_END, LacksColumn, listed_in
+from bertsmith.tasks.reading.cells import START_END, LacksColumn, listed_in, plain
 from bertsmith.tasks.reading.labels import MOST_DIGITS
 from bertsmith.tasks.reading.records import Columns, Record, Row, check_characters, id_of, row_of, text_of
 from bertsmith.tasks.scoring.entities import Span
@@ -111,9 +111,7 @@ def _named(tag: Any, column: str, names: Sequence[str] | None) -> str:
 
 
 def _parts(value: Any, column: str, what: str) -> list[Any]:
-    parts = value.split() if isinstance(value, str) else value
-    if hasattr(parts, "tolist"):  # an array of numpy
-        parts = parts.tolist()
+    parts = value.split() if isinstance(value, str) else plain(value)
     if not isinstance(parts, list | tuple):
         raise ValueError(f"column '{column}' holds {_shown(value)}, and not a list of {what}")
     if not parts:
@@ -134,7 +132,7 @@ def marked_spans(value: Any, text: str, column: str) -> list[Span]:
     None may be empty, or begin before or end behind the text, and no two may overlap. A "text" that a span has is what
     it marks, whatever its white space and capitals: other offsets than those in characters, as of bytes, mark others.
     """
-    listed = value.tolist() if hasattr(value, "tolist") else listed_in(value, column)
+    listed = listed_in(plain(value), column)
     listed = [] if isinstance(listed, str) and not listed else listed
     if not isinstance(listed, list | tuple):
         raise ValueError(f"column '{column}' holds {_shown(value)}, and not a list of spans, or JSON of one")
