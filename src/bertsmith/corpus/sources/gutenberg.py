@@ -10,18 +10,19 @@ from bertsmith.corpus.accounting import Account
 # How far into a text a header reaches at most: the small print of the nineties is some 15,000 characters long.
 _HEADER_REACH = 1 << 16
 _E = r"E-?(?:BOOK|TEXT)"
-# A title may run on for some lines before the asterisks that end the mark.
-_REST = r"(?:[^\n]*\*{3}|[^\n]*(?:\n[^\n*]*[^\s*][^\n*]*){1,3}\*{3}|)[^\n]*(?:\n|\Z)"
+# A title may run on for some lines before the asterisks that end the mark. What + follows is not gone back to (here and
+# below): otherwise a text whose lines are long, or which has no small letters, takes hours.
+_REST = r"(?:[^\n]*\*{3}|[^\n]*(?:\n[^\S\n]*+[^\s*][^\n*]*+){1,3}\*{3}|)[^\n]*(?:\n|\Z)"
 _START = re.compile(rf"^[ \t]*\*{{3}}[ \t]*START OF (?:THE|THIS) PROJECT GUTENBERG {_E}{_REST}", re.I | re.M)
 _SMALL_PRINT_END = re.compile(r"^[ \t]*\*END[ *]*THE SMALL PRINT!?[^\n]*(?:\n|\Z)", re.I | re.M)
 _END = re.compile(
-    rf"^[ \t]*(?:\*{{3}}[ \t]*END OF (?:THE |THIS )?PROJECT GUTENBERG {_E}"
+    rf"^[ \t]*+(?:\*{{3}}[ \t]*END OF (?:THE |THIS )?PROJECT GUTENBERG {_E}"
     rf"|\**[ \t]*End of (?:The |This )?Project Gutenberg(?:['’]s|{_E}|[ \t]+{_E})"
     r"|\*{3}[ \t]*START: FULL LICENSE[ \t]*\*{3}|THE FULL PROJECT GUTENBERG LICENSE\b)",
     re.I | re.M,
 )
 # What is left of a START mark whose beginning was cut off with the header: a title in capitals and three asterisks.
-_HALF_CUT = re.compile(r"\s*[^\na-z*]*[A-Z][^\na-z*]*\*\*\*[ \t\r]*(?:\n|\Z)")
+_HALF_CUT = re.compile(r"\s*+(?=[^\na-z*]*[A-Z])[^\na-z*]*+\*\*\*[ \t\r]*(?:\n|\Z)")
 _CREDITS = re.compile(
     r"\s*(?:(?:Produced|Prepared|Transcribed|Scanned|E-?text prepared|HTML version) by\b|Transcribed from the\b"
     rf"|This {_E} was\b|Special thanks (?:are due )?to\b|Note: Project Gutenberg also has\b)"

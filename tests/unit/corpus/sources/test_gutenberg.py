@@ -75,6 +75,20 @@ def test_other_texts_stay_as_they_are(text: str) -> None:
     assert cut(text) == (text, {})
 
 
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("*** START OF THE PROJECT GUTENBERG EBOOK X\n" + ("A paragraph a line. " * 500 + "\n") * 4, 40_004),
+        ("ACGT" * 16_384, 65_536),
+        ("Project Gutenberg\n" + " " * 250_000, 250_018),
+    ],
+    ids=["a mark without its end", "capitals alone", "spaces"],
+)
+def test_long_lines_take_no_longer_than_their_length(text: str, kept: int) -> None:
+    """They were gone back to for every letter: the first took hours."""
+    assert len(cut(text)[0]) == kept
+
+
 @given(st.lists(st.sampled_from([*HEADERS.values(), *FOOTERS.values(), "Text.\n", "\n", "TITLE ***\n"]), max_size=6))
 def test_what_goes_is_counted_to_the_byte(pieces: list[str]) -> None:
     cut("".join(pieces))
