@@ -25,6 +25,8 @@ MAGIC = {"gz": b"\x1f\x8b", "bz2": b"BZh", "xz": b"\xfd7zXZ\x00", "zst": b"\x28\
 _SKIPPABLE = tuple(bytes([0x50 + number]) + b"\x2a\x4d\x18" for number in range(16))
 # zip and the office documents that are one, 7z, RAR, and older office documents.
 _ARCHIVES = (b"PK\x03\x04", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07", b"\xd0\xcf\x11\xe0")
+# What tar, of POSIX and of GNU, writes behind a name, a mode, and the like: of text the zero byte is no part.
+_TAR, _TAR_PLACE = (b"ustar\0", b"ustar  \0"), 257
 # About how many bytes of text a compressed byte holds.
 UNPACKED = 4
 _MAGIC_BYTES = max(map(len, MAGIC.values()))
@@ -226,7 +228,7 @@ def packing(head: bytes) -> str:
 
 def is_archive(head: bytes) -> bool:
     """Whether first bytes are those of several files in one, or of an office document."""
-    return head.startswith(_ARCHIVES) or head[257:262] == b"ustar"
+    return head.startswith(_ARCHIVES) or head.startswith(_TAR, _TAR_PLACE)
 
 
 def codec_of(path: str | Path) -> str:

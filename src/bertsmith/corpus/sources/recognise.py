@@ -35,10 +35,13 @@ READABLE = (
     "readable are text, JSON lines, csv, tsv, parquet, WikiExtractor output and MediaWiki XML dumps, each plain or "
     "compressed as gz, bz2, xz or zst"
 )
-# XML without a declaration, or SGML. Some text begins with a tag of HTML, as Markdown does.
-_TAG = re.compile(rb"<([a-z][\w:.-]*)[\s>]")
+_MARKUP = (b"<!doctype", b"<html", b"<title>", b"<body", b"<?xml", b"{\\rtf", b"%pdf-")
+# XML without a declaration, or SGML: an element that holds others. One that holds text is a mark in text, such as <s>
+# around a sentence; and text may begin with elements of HTML, as Markdown does.
+_NESTED = re.compile(rb"\s*<([a-z][\w:.-]*)(?:\s[^<>]*)?>\s*<[a-z!?]", re.IGNORECASE)
 _TAGS_OF_TEXT = frozenset(
-    b"a b br center code details div em h1 h2 h3 i img kbd p picture pre span strong sub sup table".split()
+    b"a b big blockquote br center code details div dl em font h1 h2 h3 h4 h5 h6 hr i img kbd ol p picture pre s small "
+    b"span strong sub sup table u ul".split()
 )
 _CLOSED_AT_LEAST = 3
 # Of objects, or empty: text may begin with a bracket, and rows be arrays, which reading drops and counts.
@@ -113,14 +116,12 @@ def _form_of(path: Path, codec: str, raw: bytes, options: ReadOptions) -> Form |
     # A dump, or the pages of one that was cut up.
     if start.startswith((b"<mediawiki", b"<page>")) or (start.startswith(b"<?xml") and b"<mediawiki" in head):
         return Form("mediawiki", codec, encoding)
-    if start.startswith((b"<!doctype", b"<html", b"<?xml", b"{\\rtf", b"%pdf-")):
+    if head.lstrip().startswith(b"<doc ") and b" id=" in head.partition(b">")[0]:
+        return Form("wikiextractor", codec, encoding)
+    if start.startswith(_MARKUP) or _is_nested(head):
         return Unread("markup", fix="give its plain text")
     if _JSON_ARRAY.match(head):
         return _NOT_A_ROW_A_LINE
-    if head.startswith(b"<doc ") and b" id=" in head.partition(b">")[0]:
-        return Form("wikiextractor", codec, encoding)
-    if (opened := _TAG.match(start)) and opened[1] not in _TAGS_OF_TEXT and head.count(b"</") >= _CLOSED_AT_LEAST:
-        return Unread("markup", fix="give its plain text")
     if start.startswith(b"{") or name in _JSON_NAMES:
         if not any(_objects(head)):
             head = head_of(path, codec, encoding, LONGEST_LINE)
@@ -141,6 +142,12 @@ def _form_of(path: Path, codec: str, raw: bytes, options: ReadOptions) -> Form |
 
 def _damaged(reason: str) -> Unread:
     return Unread(reason, damaged=True, fix="copy or write it again")
+
+
+def _is_nested(head: bytes) -> bool:
+    """Whether a file begins with an element that holds others, of which some end."""
+    outer = _NESTED.match(head)
+    return bool(outer) and outer[1].lower() not in _TAGS_OF_TEXT and head.count(b"</") >= _CLOSED_AT_LEAST
 
 
 def _is_binary(raw: bytes, encoding: str) -> bool:

@@ -146,7 +146,9 @@ def test_kinds_are_told_by_content(tmp_path: Path) -> None:
     assert kind_of(tmp_path / "a.txt", PLAIN.encode(), ReadOptions("blank-line")) == "blank-line"
     assert kind_of(tmp_path / "b.txt", b'{"text": "x"}\n') == "jsonl"
     assert kind_of(tmp_path / "wiki_00", json.dumps(row).encode()) == "wikiextractor-json"
-    assert kind_of(tmp_path / "wiki_01", b'<doc id="1" url="u" title="T">\nT\n</doc>\n') == "wikiextractor"
+    for before in (b"", b"\n"):
+        block = before + b'<doc id="1" url="u" title="T">\nT\n</doc>\n'
+        assert kind_of(tmp_path / "wiki_01", block) == "wikiextractor"
     for name, first in (("null", b"null"), ("text", b'"x"'), ("cut", b'x"}'), ("long", b'{"text": "' + b"x" * 70_000)):
         content = first + b'\n{"text": "x"}\n'
         assert kind_of(tmp_path / f"{name}.jsonl", content) == "jsonl", "what is no object is counted when it is read"
@@ -172,6 +174,16 @@ def _packed(path: Path, content: bytes) -> Path:
         "<h1>A</h1><p>b</p><p>c</p>",
         "<3 </3 </3 </3",
         "<strong>A</strong> <em>b</em> <kbd>c</kbd>",
+        '<p align="center">\n<a href="x"><img src="y"/></a>\n</p>\n</div></div>',
+        "<ul><li>a</li><li>b</li><li>c</li></ul>",
+        "<font color=red>A</font> <u>b</u> <var>c</var>",
+        "<s> A sentence . </s>\n<s> <unk> and another . </s>\n<s> A third . </s>",
+        "<s><unk> is a sentence . </s>\n<s> A second . </s>\n<s> A third . </s>",
+        "<user>Hello.</user>\n<assistant>Good day.</assistant>\n<user>And good-bye.</user>",
+        "<think>\nI wonder.</think> Yes.\n<think></think> No.\n<think>Well.</think>",
+        "<ann> see </b> and </b> and </b>",
+        "The archives of old are ".ljust(257, ".") + "ustar is one.",
+        "The archives of old are ".ljust(257, ".") + "ustar  has two spaces.",
     ],
 )
 def test_text_that_begins_like_markup_is_text(tmp_path: Path, begin: str) -> None:
@@ -192,6 +204,7 @@ def test_text_that_begins_like_markup_is_text(tmp_path: Path, begin: str) -> Non
         ("a.bin", b"\xff\xfe" + random.Random(0).randbytes(50_000).replace(b"\0", b"\1"), "not text"),
         ("a.bin", b"\xff\xfe\0\0" + random.Random(0).randbytes(50_000).replace(b"\0", b"\1"), "not text"),
         ("a.tar.gz", gzip.compress(b"a.txt".ljust(257, b"\0") + b"ustar\0" + b"0" * 249, mtime=0), "an archive"),
+        ("a.tar", b"a.txt".ljust(257, b"\0") + b"ustar  \0" + b"0" * 249, "an archive"),
         ("a.docx", b"PK\x03\x04\x14\x00\x06\x00", "office document"),
         ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(99), "office document"),
         ("a.rtf", rb"{\rtf1\ansi A text.}", "markup"),
@@ -201,6 +214,9 @@ def test_text_that_begins_like_markup_is_text(tmp_path: Path, begin: str) -> Non
         ("a.html", b"<!DOCTYPE html>", "markup"),
         ("a.xml", b'<?xml version="1.0"?><TEI><p>Some text.</p></TEI>', "markup"),
         ("a.tei", b"<TEI xml:id='a'><text><p>Some text.</p></text></TEI>", "markup"),
+        ("a.svg", b"<svg xmlns='x'\n width='9'>\n<!-- A circle. --><g></g><g></g><g></g></svg>", "markup"),
+        ("a.vrt", b"<text id='1'>\n<s>\nWe\tPRON\n</s>\n<s>\nsee\tVERB\n</s>\n</text>\n", "markup"),
+        ("a.sgm", b"<DOC id='A-1' type='story'>\n<TEXT>\n<P>\nSome text.\n</P>\n</TEXT>\n</DOC>\n", "markup"),
         ("a.sgm", b"<DOC>\n<DOCNO>A-1</DOCNO>\n<TEXT>\nSome text.\n</TEXT>\n</DOC>\n", "markup"),
         ("a.json", b'{\n "text": "x"}', "not one object a line"),
         ("a.jsonl", b'"a text alone"\n"another text"\n', "not one object a line"),
