@@ -247,6 +247,7 @@ def test_letters_lost_to_another_encoding_are_warned_about(tmp_path: Path, caplo
     prepare(tmp_path / "old.txt", tmp_path / "corpus", options=options())
     assert "21 bytes not UTF-8 and lost (old.txt, byte 3)" in caplog.text
     (encoding,) = re.findall(r"iconv -f (\S+) -t UTF-8", caplog.text)
+    assert "but none that is UTF-8 elsewhere, which would spoil it" in caplog.text, "its letters would become two each"
     assert (tmp_path / "old.txt").read_text(encoding=encoding) == text, "the quotes of Windows are not lost either"
 
 

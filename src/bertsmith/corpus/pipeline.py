@@ -313,8 +313,9 @@ def _tell_lost(account: Account) -> None:
     if lost := account.changed.get(NOT_UTF8):
         where = ", ".join(lost.examples)
         warn(
-            f"{counted(lost.count, 'byte')} not UTF-8 and lost ({where}); convert text of another encoding "
-            "first, as by: iconv -f WINDOWS-1252 -t UTF-8"
+            f"{counted(lost.count, 'byte')} not UTF-8 and lost ({where}); convert files of another encoding first, as "
+            "by: iconv -f WINDOWS-1252 -t UTF-8 (or GBK, SHIFT_JIS ...), but none that is UTF-8 elsewhere, which would "
+            "spoil it"
         )
 
 
