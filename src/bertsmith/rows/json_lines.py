@@ -26,6 +26,12 @@ def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def is_json_lines(head: bytes) -> bool:
+    """Whether an object ends with the first line, and another one follows: of a file whose name may mean other JSON."""
+    first, _, rest = (each.strip() for each in head.lstrip().partition(b"\n"))
+    return first.startswith(b"{") and first.endswith(b"}") and rest.startswith(b"{")
+
+
 def json_rows(lines: Iterable[tuple[int, bytes]], strict: bool = False) -> Iterator[Row[dict[str, Any]]]:
     """The rows of lines with the byte that each begins at. Bytes that are not UTF-8 are read as U+FFFD. strict: a row
     that has a key twice in an object is at fault; without it, the last value counts."""

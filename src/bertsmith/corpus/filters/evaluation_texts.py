@@ -14,7 +14,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.rows.compressed import codec_of, peek, suffix_within
 from bertsmith.rows.conll import conll_rows, is_conll
 from bertsmith.rows.encodings import check_marked, encoding_of
-from bertsmith.rows.json_lines import json_rows
+from bertsmith.rows.json_lines import is_json_lines, json_rows
 from bertsmith.rows.lines import Lines, Slice, head_of, raise_fault, split_at_returns
 from bertsmith.rows.row import Row
 from bertsmith.rows.squad import is_squad, paragraphs, parse_json
@@ -60,7 +60,8 @@ class EvaluationFile:
 
 
 def evaluation_file(path: Path) -> EvaluationFile:
-    """Recognises a file: JSON and csv by its name, CoNLL by its content, then tsv by its name; any other is text.
+    """Recognises a file: JSON and csv by its name (JSON lines by content where it is .json), CoNLL by its content, then
+    tsv by its name; any other is text.
 
     Raises BertsmithError where there is none, or none that can be read.
     """
@@ -72,6 +73,8 @@ def evaluation_file(path: Path) -> EvaluationFile:
     whole = Slice(str(path), str(path), "", codec, encoding=encoding)
     file = partial(EvaluationFile, path, Lines(whole, None, raise_fault, cut=False), head)
     suffix = suffix_within(path, codec)
+    if suffix == ".json" and is_json_lines(head):
+        suffix = ".jsonl"
     if suffix in _NAMED:
         return file(*_NAMED[suffix])
     if is_conll(head.replace(b"\r", b"\n").decode(errors="replace").split("\n")[:-1]):  # the last line may be cut off

@@ -11,6 +11,7 @@ from typing import Any
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import first_of, log_choice
 from bertsmith.rows.conll import NOT_NUMBERED, conll_rows, is_conll
+from bertsmith.rows.json_lines import is_json_lines
 from bertsmith.rows.lines import Lines, Slice, head_of, raise_fault
 from bertsmith.rows.squad import is_squad, paragraphs, parse_json
 from bertsmith.tasks.reading.bad_rows import NOT_UTF8, Report, to_utf8
@@ -33,15 +34,9 @@ def document_kind(part: Slice) -> str:
         return CONLL
     head = head_of(part.path, part.codec, part.encoding, _HEAD)
     if suffix == "json":
-        return "" if _is_json_lines(head) else JSON
+        return "" if is_json_lines(head) else JSON
     lines = head.replace(b"\r", b"\n").decode(errors="replace").split("\n")
     return CONLL if is_conll(lines if len(head) < _HEAD else lines[:-1]) else ""
-
-
-def _is_json_lines(head: bytes) -> bool:
-    """Whether an object ends with the first line, and another one follows."""
-    first, _, rest = (each.strip() for each in head.lstrip().partition(b"\n"))
-    return first.startswith(b"{") and first.endswith(b"}") and rest.startswith(b"{")
 
 
 def document_rows(part: Slice, kind: str, report: Report) -> Iterator[DocumentRow]:

@@ -44,6 +44,7 @@ SQUAD = {
         ("semicolons.csv", 'id;text\n1;"two; words, here"\n', ["id", "text", "1", "two; words, here"]),
         ("mac.tsv", "id\tsentence\r1\tleft\r", ["id", "sentence", "1", "left"]),
         ("a.jsonl", '{"a": "one two", "n": 3, "b": ["x", {"c": "y z"}]}\n\n{"a": "w"}\n', ["one two", "x", "y z", "w"]),
+        ("lines.json", '{"a": "one two"}\n{"a": "w"}\n', ["one two", "w"]),
         ("a.tsv", 'id\tsentence\r\n1\tHe said " and left\n', ["id", "sentence", "1", 'He said " and left']),
         ("a.csv", 'id,text\n1,"two, words\nover lines"\n', ["id", "text", "1", "two, words\nover lines"]),
         ("a.txt", "one line\nand its end\n\n \nnext\n", ["one line\nand its end", "next"]),
