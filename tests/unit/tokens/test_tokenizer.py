@@ -277,7 +277,7 @@ def test_a_mark_and_an_empty_line_of_a_vocabulary_are_said(tmp_path: Path, caplo
         ({"unk_token": "a"}, 'its unk_token is "a", BERT\'s is \\[UNK\\]'),
         ({"continuing_subword_prefix": "@@"}, 'its continuing_subword_prefix is "@@", BERT\'s is ##'),
         ({"vocab": {"other": 7}}, "'.' and 'other' have one id, 7"),
-        ({"vocab": {"one": [7], "other": [7]}}, r"'one' and 'other' have one id, \[7\]"),
+        ({"vocab": {"one": [7], "other": [7]}}, "the tokenizer cannot be read"),
         ({"vocab": {"other": True}}, "the tokenizer cannot be read"),
         ({"vocab": {"other": 10**9}}, "'other' has the id 1000000000, and no vocabulary here has more"),
     ],
