@@ -162,6 +162,13 @@ def test_the_report_says_what_the_books_hold(tmp_path: Path, tokenizer: Tokenize
     assert "the fox jumps over the dog ." in samples or "vocabulary of 1 , 234 words" in samples or "oceans" in samples
 
 
+def test_an_example_that_has_lines_is_shown_on_one(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """As of code and logs, in which no sentence ends for pages."""
+    (tmp_path / "a.txt").write_text("first of all\nand second\n" * 1000)
+    corpus = prepare(tmp_path / "a.txt", tmp_path / "corpus", tokenizer=tokenizer, options=OPTIONS)
+    assert "sentences cut at 10,000 characters\n      such as first of all and second first" in inspect(corpus)
+
+
 def test_a_vocabulary_is_trained_where_none_is_given(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(JSONL)
     options = with_options(vocabulary_size=300, lowercase=False, held_out=0.0)

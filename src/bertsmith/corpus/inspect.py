@@ -65,7 +65,8 @@ def _documents(corpus: Corpus) -> list[str]:
 
 
 def _examples(entry: Entry) -> list[str]:
-    return [f"      {'such as' if number == 0 else '    and'} {each}" for number, each in enumerate(entry.examples)]
+    words = (" ".join(each.split()) for each in entry.examples)
+    return [f"      {'such as' if number == 0 else '    and'} {each}" for number, each in enumerate(words)]
 
 
 def _changes(corpus: Corpus) -> list[str]:
