@@ -70,6 +70,10 @@ class Unread:
         return self.reason if self.fix == READABLE else f"{self.reason} ({self.fix})"
 
 
+class SingleObjectError(BertsmithError):
+    """A file is one JSON object without the text field: a row of a wrong name, or a list of settings among texts."""
+
+
 _NOT_A_ROW_A_LINE = Unread(
     "JSON, but not one object a line",
     fix="write an object a line, as by: jq -c '.[]' FILE > FILE.jsonl for an array, jq -c . for objects",
@@ -147,7 +151,7 @@ def _damaged(reason: str) -> Unread:
 def _is_nested(head: bytes) -> bool:
     """Whether a file begins with an element that holds others, of which some end."""
     outer = _NESTED.match(head)
-    return bool(outer) and outer[1].lower() not in _TAGS_OF_TEXT and head.count(b"</") >= _CLOSED_AT_LEAST
+    return outer is not None and outer[1].lower() not in _TAGS_OF_TEXT and head.count(b"</") >= _CLOSED_AT_LEAST
 
 
 def _is_binary(raw: bytes, encoding: str) -> bool:
@@ -205,7 +209,8 @@ def _json_kind(path: Path, head: bytes, name: str, options: ReadOptions) -> str 
     if first.keys() >= WIKI_FIELDS and options.text_field == "text":
         return "wikiextractor-json"
     if not any(options.text_field in row for row in itertools.chain([first], rows)):
-        raise no_such_field(options.text_field, list(first), f"{path}, first rows")
+        error = no_such_field(options.text_field, list(first), f"{path}, first rows")
+        raise error if b"\n" in head.strip() else SingleObjectError(error.what, error.where, error.fix)
     return "jsonl"
 
 
