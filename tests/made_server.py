@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -92,3 +94,12 @@ def serving(behaviour: Behaviour) -> Iterator[str]:
         made.shutdown()
         thread.join()
         made.server_close()
+
+
+def zipped(contents: dict[str, bytes], around: str = "") -> bytes:
+    """A zip to give. around: the folder that its files lie in."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, body in contents.items():
+            packed.writestr(around + name, body)
+    return made.getvalue()

@@ -81,8 +81,9 @@ def test_types_and_longest() -> None:
     assert batch.layout.longest == batch.layout.lengths.max()
 
 
-def test_a_batch_of_no_sequence_is_empty() -> None:
+def test_a_batch_of_no_sequence_is_empty_and_stays_so() -> None:
     batch = pack([], SPECIAL, MaskingSettings())
+    assert fill(batch).layout.tokens == 0
     assert (batch.layout.sequences, batch.layout.tokens) == (0, 0)
     assert len(batch.masked_positions) == len(batch.next_sentence_labels) == 0
 
@@ -108,7 +109,3 @@ def test_filling_adds_only_what_nothing_is_asked_of(seed: int, rows: int) -> Non
     assert set(filled.next_sentence_labels[rows:].tolist()) <= {IGNORED_LABEL}
     assert filled.layout.lengths.max() == batch.layout.longest, "no filling sequence is longer than the batch's longest"
     assert filled.position_ids.max() < batch.layout.longest
-
-
-def test_an_empty_batch_stays_empty() -> None:
-    assert fill(pack([], SPECIAL, MaskingSettings())).layout.tokens == 0

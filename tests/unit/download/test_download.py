@@ -1,12 +1,10 @@
-"""`bertsmith download`: the catalogue, what is there already, unpacking, and the list."""
+"""`bertsmith download`: the catalogue, what is there already, and the list."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import json
-import zipfile
 from collections.abc import Iterator
 
 import pytest
@@ -17,7 +15,6 @@ from bertsmith.cli import main
 from bertsmith.download.catalogue import Entry, catalogue, checked_by, listing, total_bytes
 from bertsmith.download.download import DownloadOptions, download, split_mrpc
 from bertsmith.download.fetch import Patience
-from bertsmith.download.unpack import WrongZip, unpack
 from made_server import Behaviour, serving
 
 QUICK = Patience(attempts=3, delay_seconds=0.0, timeout_seconds=2.0)
@@ -124,44 +121,6 @@ def test_published_checksums_hold_for_a_mirror_too(server, tmp_path):
     with pytest.raises(BertsmithError, match="on record"):
         download("squad1", tmp_path, DownloadOptions(url=url), QUICK)
     assert not list((tmp_path / "squad" / "v1.1").glob("*.json"))
-
-
-def zipped(path, members: dict[str, bytes]):
-    with zipfile.ZipFile(path, "w") as packed:
-        for name, body in members.items():
-            packed.writestr(name, body)
-    return path
-
-
-def test_a_zip_is_unpacked_without_the_folder_around_it_and_without_litter(tmp_path):
-    archive = zipped(tmp_path / "a.zip", {"CoLA/train.tsv": b"1", "CoLA/original/x": b"2", "__MACOSX/CoLA/._x": b"3"})
-    (tmp_path / "out").mkdir()
-    unpack(archive, tmp_path / "out")
-    found = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert found == {"train.tsv", "original/x"}
-    (tmp_path / "out" / "original" / "x").unlink()
-    unpack(archive, tmp_path / "out")
-    assert (tmp_path / "out" / "original" / "x").read_bytes() == b"2"
-
-
-@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/evil"])
-def test_a_zip_cannot_write_outside_its_folder(tmp_path, name):
-    (tmp_path / "out").mkdir()
-    with pytest.raises(BertsmithError, match="outside"):
-        unpack(zipped(tmp_path / "a.zip", {"ok": b"1", name: b"2"}), tmp_path / "out")
-    assert not list((tmp_path / "out").iterdir())
-    assert not (tmp_path / "evil").exists()
-
-
-@pytest.mark.parametrize(("begin", "end"), [(-30, 999), (60, 90), (0, 10)])
-def test_a_damaged_zip_is_said(tmp_path, begin, end):
-    """Cut off, or without some bytes of a member or of what stands before it, by which its places are negative."""
-    whole = io.BytesIO()
-    zipped(whole, {"a": b"1" * 100})
-    (tmp_path / "a.zip").write_bytes(whole.getvalue()[:begin] + whole.getvalue()[end:])
-    with pytest.raises(WrongZip, match="damaged"):
-        unpack(tmp_path / "a.zip", tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.zip"]
 
 
 def test_mrpc_is_cut_as_glue_has_it(real_data, tmp_path):

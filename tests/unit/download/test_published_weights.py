@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import json
-import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.download import catalogue as catalogue_module
@@ -20,11 +15,10 @@ from bertsmith.download import download as download_module
 from bertsmith.download.catalogue import catalogue, checked_by
 from bertsmith.download.download import DownloadOptions, download
 from bertsmith.download.fetch import Patience
-from bertsmith.download.unpack import unpack
 from bertsmith.weights.convert import import_checkpoint
 from bertsmith.weights.huggingface import load_pretraining_model
 from fixtures.make_tensorflow_checkpoint import CONFIG, FOLDER, values
-from made_server import Behaviour, serving
+from made_server import Behaviour, serving, zipped
 
 QUICK = Patience(attempts=3, delay_seconds=0.0, timeout_seconds=2.0)
 RENAMED = {"bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index", "bert_config.json", "vocab.txt"}
@@ -37,14 +31,6 @@ def members() -> dict[str, bytes]:
     """A tiny checkpoint that TensorFlow wrote, as Google's archives have one."""
     found = {name: (FOLDER / name).read_bytes() for name in RENAMED}
     return {**found, "bert_model.ckpt.meta": b"a graph that nobody reads"}
-
-
-def zipped(contents: dict[str, bytes], around: str = "") -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name, body in contents.items():
-            packed.writestr(around + name, body)
-    return made.getvalue()
 
 
 def sha256(body: bytes) -> str:
@@ -137,20 +123,6 @@ def test_a_zip_of_something_else_is_refused_before_it_is_unpacked(server, tmp_pa
     assert not list(tmp_path.rglob("vocab.txt"))
 
 
-@settings(max_examples=60, deadline=None)
-@given(place=st.integers(0, len(zipped(members())) - 1), bit=st.integers(0, 7))
-def test_a_flipped_bit_is_an_error_or_changes_nothing(place, bit, tmp_path_factory):
-    """A zip without any published checksum: what is unpacked is what was packed."""
-    folder, content = tmp_path_factory.mktemp("flip"), bytearray(zipped(members()))
-    content[place] ^= 1 << bit
-    (folder / "x.zip").write_bytes(content)
-    (folder / "out").mkdir()
-    with contextlib.suppress(BertsmithError):
-        unpack(folder / "x.zip", folder / "out", dict.fromkeys(members(), ""))
-    for path in (folder / "out").rglob("*"):
-        assert path.is_dir() or path.read_bytes() == members()[path.name]
-
-
 def test_what_is_published_about_a_file_is_logged(server, tmp_path, caplog):
     url, _ = server
     with caplog.at_level("INFO", "bertsmith"):
@@ -185,37 +157,3 @@ def test_every_shape_has_an_address_of_its_own():
     named = {entry.files[0].path.format(**DownloadOptions(shape=shape).names) for shape in shapes}
     assert len(named) == 24
     assert "2020_02_20/uncased_L-10_H-768_A-12.zip" in named
-
-
-@pytest.mark.parametrize("name", ["\\etc\\x", "/etc/x", "a/../../x", "..\\x"])
-def test_no_member_leaves_the_folder(tmp_path, name):
-    (tmp_path / "x.zip").write_bytes(zipped({"vocab.txt": b"[PAD]", name: b"outside"}))
-    with pytest.raises(BertsmithError, match="would write outside its folder"):
-        unpack(tmp_path / "x.zip", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_two_members_of_one_name_are_refused(tmp_path):
-    (tmp_path / "x.zip").write_bytes(zipped({"a/x": b"one", "a\\x": b"two", "b": b""}))
-    with pytest.raises(BertsmithError, match="two files of one name"):
-        unpack(tmp_path / "x.zip", tmp_path / "out")
-
-
-@pytest.mark.parametrize("method", [12, 14, 99])
-def test_another_method_of_packing_is_damage(tmp_path, method):
-    content = bytearray(zipped({"vocab.txt": b"[PAD]" * 50}))
-    content[content.index(b"PK\x01\x02") + 10] = method
-    (tmp_path / "x.zip").write_bytes(content)
-    with pytest.raises(BertsmithError, match="damaged"):
-        unpack(tmp_path / "x.zip", tmp_path / "out")
-
-
-def test_a_file_of_yours_is_not_written_over(tmp_path):
-    (tmp_path / "x.zip").write_bytes(zipped({"vocab.txt": b"[PAD]", "more.txt": b"more"}))
-    (tmp_path / "out").mkdir()
-    unpack(tmp_path / "x.zip", tmp_path / "out")
-    (tmp_path / "out" / "more.txt").unlink()
-    (tmp_path / "out" / "vocab.txt").write_text("mine")
-    with pytest.raises(BertsmithError, match=r"1 file of this zip already there with other bytes.*vocab\.txt"):
-        unpack(tmp_path / "x.zip", tmp_path / "out")
-    assert (tmp_path / "out" / "vocab.txt").read_text() == "mine"
