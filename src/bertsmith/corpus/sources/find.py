@@ -20,7 +20,7 @@ from bertsmith.base.tally import Tally
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.sources.formats import KINDS
 from bertsmith.corpus.sources.kept import NAME, PYTHON_DOCS, STANDARD_INPUT, Kept
-from bertsmith.corpus.sources.recognise import READABLE, SingleObjectError, Unread, form_of
+from bertsmith.corpus.sources.recognise import READABLE, Unread, form_of
 from bertsmith.rows.lines import Slice
 
 _ORIGINS = {NAME: "from standard input", PYTHON_DOCS: "the documentation that comes with Python"}
@@ -78,7 +78,7 @@ def find_files(
         raise BertsmithError(what, "sources", f"name files, folders, globs or '{PYTHON_DOCS}'")
     found: list[SourceFile] = []
     passed = Tally()
-    seen, read, single = set[str](), set[str](), list[SingleObjectError]()
+    seen, read, wrong_field = set[str](), set[str](), list[BertsmithError]()
     for source in sources:
         before, read_before = len(found), False
         of_kept = kept.get(str(source))
@@ -93,28 +93,22 @@ def find_files(
             if path.name == "vocab.txt" and path != Path(source) and path.with_name("tokenizer.json").is_file():
                 passed.note("vocabularies of tokenizers, skipped", example=name)
                 continue
-            is_named = path == Path(source) or of_kept is not None
-            try:
-                recognised = recognise(path, options)
-            except SingleObjectError as error:
-                if is_named:
-                    raise
-                single.append(error)
-                recognised = Unread(f"a JSON object without the field '{options.text_field}'")
+            recognised = recognise(path, options)
             if isinstance(recognised, SourceFile):
                 stamp = of_kept.stamp if of_kept else recognised.stamp
                 found.append(replace(recognised, name=name, stamp=stamp))
                 read.add(real)
-            elif is_named:
+            elif path == Path(source) or of_kept:
                 what = f"this file cannot be read as a source: {recognised.reason}"
-                raise BertsmithError(what, source, recognised.fix)
+                raise recognised.wrong_field or BertsmithError(what, source, recognised.fix)
             elif recognised.damaged and options.strict:
                 fix = f"{recognised.fix}, or omit --strict to have it skipped and counted"
                 raise BertsmithError(f"this file cannot be read: {recognised.reason}", path, fix)
             else:
                 passed.note(f"files skipped: {recognised}", 1, path.stat().st_size, name)
-        if len(single) > len(found):
-            raise single[0]
+                wrong_field += [recognised.wrong_field] if recognised.wrong_field else []
+        if len(wrong_field) > len(found):
+            raise wrong_field[0]
         if len(found) == before and not read_before:
             raise BertsmithError("this source holds no file to read", source, _nothing(passed))
     _tell(found, passed, options)

@@ -60,18 +60,16 @@ class Form:
 
 @dataclass(frozen=True)
 class Unread:
-    """Why a file is not read. damaged: it would be if it were whole. fix: what makes it one that is."""
+    """Why a file is not read. damaged: it would be if it were whole. fix: what makes it one that is. wrong_field: of a
+    single JSON object, a row in which the text has another name, unless it is settings among texts."""
 
     reason: str
     damaged: bool = False
     fix: str = READABLE
+    wrong_field: BertsmithError | None = None
 
     def __str__(self) -> str:
         return self.reason if self.fix == READABLE else f"{self.reason} ({self.fix})"
-
-
-class SingleObjectError(BertsmithError):
-    """A file is one JSON object without the text field: a row of a wrong name, or a list of settings among texts."""
 
 
 _NOT_A_ROW_A_LINE = Unread(
@@ -210,7 +208,9 @@ def _json_kind(path: Path, head: bytes, name: str, options: ReadOptions) -> str 
         return "wikiextractor-json"
     if not any(options.text_field in row for row in itertools.chain([first], rows)):
         error = no_such_field(options.text_field, list(first), f"{path}, first rows")
-        raise error if b"\n" in head.strip() else SingleObjectError(error.what, error.where, error.fix)
+        if b"\n" in head.strip():
+            raise error
+        return Unread(f"a JSON object without the field '{options.text_field}'", wrong_field=error)
     return "jsonl"
 
 
