@@ -290,6 +290,7 @@ def test_what_is_no_http_is_answered_in_json(served: Served) -> None:
     ("head", "status"),
     [
         (b"GET /health HTTP/1.0\r\n", 200),
+        (b"GET /health HTTP/1.1\r\n", 400),
         (b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n", 400),
         (b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n", 400),
         (b"GET /models/labels/info/ HTTP/1.1\r\nHost: localhost\r\n", 200),
@@ -298,6 +299,32 @@ def test_what_is_no_http_is_answered_in_json(served: Served) -> None:
 )
 def test_edges_of_http(served: Served, head: bytes, status: int) -> None:
     assert answer_to(served, head + b"Connection: close\r\n\r\n").startswith(b"HTTP/1.1 %d " % status)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (JSON + b"Content-Length: 9000000\r\n", 413),
+        (JSON.replace(b"POST", b"PUT") + b"Content-Length: 9\r\n", 405),
+        (JSON.replace(b"json", b"xml") + b"Content-Length: 9\r\n", 415),
+    ],
+)
+def test_where_a_body_is_refused_that_the_client_holds_back_the_connection_is_closed(
+    served: Served, head: bytes, status: int
+) -> None:
+    found = answer_to(served, head + b"Expect: 100-continue\r\n\r\n")
+    assert found.startswith(b"HTTP/1.1 %d " % status)
+    assert b"\r\nconnection: close\r\n" in found
+
+
+def test_a_client_that_was_told_to_send_its_body_may_ask_again(served: Served) -> None:
+    body = json.dumps(ONE).encode()
+    with closing(served.connect_bare()) as client:
+        for _ in range(2):
+            client.sendall(JSON + b"Expect: 100-Continue\r\nContent-Length: %d\r\n\r\n" % len(body))
+            assert client.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            client.sendall(body)
+            assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/info", "/metrics", "/page.js"])

@@ -134,6 +134,8 @@ def test_tokens_are_those_that_the_model_reads(served: Served, served_models: di
     assert [each["special"] for each in found] == [True, False, False, True, True]
     _, sequences = alone(served_models["masks"]).encoded([("row 1", "lovely  word1 [MASK]")])
     assert [each["id"] for each in found] == sequences.ids[0].tolist()
+    (typed,) = asked(served, "/models/masks/tokenize", {"inputs": "lovely [SEP] qqqqq", "add_special_tokens": False})
+    assert [(each["text"], each["special"]) for each in typed] == [("lovely", False), ("[SEP]", True), ("qqqqq", False)]
     bare = asked(served, "/models/labels/tokenize", {"inputs": ["lovely", ""], "add_special_tokens": False})
     assert [[each["text"] for each in row] for row in bare] == [["lovely"], []]
 

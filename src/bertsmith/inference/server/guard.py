@@ -9,7 +9,7 @@ import asyncio
 import hmac
 import json
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from bertsmith.base.log import say, warn
@@ -35,20 +35,30 @@ class Guard:
             await self._app(scope, receive, send)
             return
         began, started = time.perf_counter(), False
+        # Until the body is asked for, by which the client is told to send it.
+        holds_body_back = dict(scope["headers"]).get(b"expect", b"").lower() == b"100-continue"
         # HEAD is answered as GET, without the body; and clients write a folder's name with a slash after it.
         inner = {**scope, "path": scope["path"].rstrip("/") or "/"}
         if scope["method"] == "HEAD":
             inner["method"] = "GET"
         account = inner.setdefault("state", {})["account"] = Account(scope["method"])
 
+        async def receiving() -> Message:
+            nonlocal holds_body_back
+            holds_body_back = False
+            message: Message = await receive()
+            return message
+
         async def sending(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started, account.status = True, message["status"]
+                if holds_body_back:  # the next request would be taken for the body
+                    message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
             await send(message)
 
         try:
-            await self._pass(inner, receive, sending)
+            await self._pass(inner, receiving, sending)
         except Refusal as refusal:
             await _refuse(refusal, inner, sending)
         except Exception as error:
@@ -63,7 +73,7 @@ class Guard:
     async def _pass(self, scope: Message, receive: Any, send: Any) -> None:
         service, path = self._service, scope["path"]
         headers = dict(scope["headers"])
-        _check_host([value for name, value in scope["headers"] if name == b"host"], service.hosts)
+        _check_host(scope, service.hosts)
         if not (scope["method"] == "GET" and path in OPEN_PATHS):
             _check_token(headers, service.token)
         if scope["method"] != "POST":
@@ -115,12 +125,13 @@ def _check_head(headers: dict[bytes, bytes], service: Service) -> int:
     return length
 
 
-def _check_host(sent: Sequence[bytes], hosts: Collection[str] | None) -> None:
-    """Raises Refusal: 400 for several names; 421 for one that is not the server's: a web page elsewhere may have let
-    its own name point to this machine, and a browser would then send it what the server answers. HTTP/1.0 sends none,
-    and no browser speaks that."""
-    if len(sent) > 1:
-        raise Refusal(400, "the header Host is there more than once; send it once")
+def _check_host(scope: Message, hosts: Collection[str] | None) -> None:
+    """Raises Refusal: 400 for several names, and for none but in HTTP/1.0, which no browser speaks; 421 for one that is
+    not the server's: a web page elsewhere may have let its own name point to this machine, and a browser would then
+    send it what the server answers."""
+    sent = [value for name, value in scope["headers"] if name == b"host"]
+    if len(sent) > 1 or (not sent and scope["http_version"] != "1.0"):
+        raise Refusal(400, f"the header Host is there {len(sent)} times; send it once")
     if not sent or hosts is None:
         return
     name = sent[0].decode("latin-1").lower()

@@ -239,12 +239,13 @@ def _tokens(service: Service, model: Model, texts: Sequence[str], specials: bool
     encoded = tokenizer.encode_offsets(texts, isinstance(model, RowModel) and model.reads_masks)
     check_size("tokens in this request", sum(len(ids) for ids, _ in encoded), service.limits.queue_tokens)
     special, pieces = tokenizer.special, tokenizer.pieces
+    roles = {special.cls, special.sep, special.mask, special.pad}  # which a text may hold by their names
     first, last = ([_special(number, pieces)] if specials else [] for number in (special.cls, special.sep))
     found = []
     for text, (ids, offsets) in zip(texts, encoded, strict=True):
         places = zip(ids.tolist(), offsets.tolist(), strict=True)
         inner = [
-            {"id": number, "text": text[start:stop], "special": number == special.mask, "start": start, "stop": stop}
+            {"id": number, "text": text[start:stop], "special": number in roles, "start": start, "stop": stop}
             for number, (start, stop) in places
         ]
         found.append([*first, *inner, *last])
