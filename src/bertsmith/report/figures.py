@@ -103,7 +103,7 @@ def _figure(figure: Figure, runs: Runs, limits: Limits) -> Markup | None:
     found = list(_found(figure.name, runs))
     if not found:
         return None
-    lines, beside = [_line(figure, runs, *each) for each in found], list(_beside(figure.name, runs))
+    lines, beside = [_line(figure, *each) for each in found], list(_beside(figure.name, runs))
     staged = any(stage for *_, stage, _ in found)
     chart = Chart(
         figure.name,
@@ -113,7 +113,7 @@ def _figure(figure: Figure, runs: Runs, limits: Limits) -> Markup | None:
         from_zero=figure.from_zero,
         notches=_notches(runs),
     )
-    shown = list(dict.fromkeys((_MARKS[source], _word(source, runs[run])) for _, source, run, *_ in found))
+    shown = list(dict.fromkeys((_MARKS[source], _word(source, run)) for _, source, run, *_ in found))
     return element(
         "figure",
         element("figcaption", figure.title, _sources(shown, beside)),
@@ -122,23 +122,23 @@ def _figure(figure: Figure, runs: Runs, limits: Limits) -> Markup | None:
     )
 
 
-def _found(name: str, runs: Runs) -> Iterator[tuple[Curve, str, int, str, int]]:
-    """(curve, source, number of the run, stage, place of the stage) of each curve of a figure."""
-    for number_of_run, run in enumerate(runs):
+def _found(name: str, runs: Runs) -> Iterator[tuple[Curve, str, RunRead, str, int]]:
+    """(curve, source, run, stage, place of the stage) of each curve of a figure."""
+    for run in runs:
         for place, stage in enumerate(run.curves.stages):
             for source in _MARKS:
                 curve = run.curves.of.get((name, source, stage))
                 if curve is not None:
-                    yield curve, source, number_of_run, stage, place
+                    yield curve, source, run, stage, place
 
 
-def _line(figure: Figure, runs: Runs, curve: Curve, source: str, run: int, stage: str, place: int) -> Line:
-    parts = [title_of(run, runs[run], len(runs)) if len(runs) > 1 else "", stage, _word(source, runs[run])]
+def _line(figure: Figure, curve: Curve, source: str, run: RunRead, stage: str, place: int) -> Line:
+    parts = [title_of(run) if run.key else "", stage, _word(source, run)]
     return Line(
         joined([part for part in parts if part], ", "),
         floats(curve.steps),
         floats(curve.values) * figure.factor,
-        style_of(run, len(runs), stage, place),
+        style_of(run, stage, place),
         _MARKS[source],
     )
 
@@ -188,16 +188,16 @@ def swatch(line: Line, *words: str) -> Markup:
 def _legend(runs: Runs) -> Markup:
     """Every curve's key; of several runs each with a box that hides its curves."""
     items: list[Markup] = []
-    for number_of_run, run in enumerate(runs):
+    for run in runs:
         stages = run.curves.stages
-        if len(runs) == 1 and len(stages) < 2:
+        if not run.key and len(stages) < 2:
             continue
         for place, stage in enumerate(stages or [""]):
-            style = style_of(number_of_run, len(runs), stage, place)
-            words = [title_of(number_of_run, run, len(runs)) if len(runs) > 1 and place == 0 else "", stage]
+            style = style_of(run, stage, place)
+            words = [title_of(run) if run.key and place == 0 else "", stage]
             item = swatch(Line("", floats([]), floats([]), style), joined([each for each in words if each], ", "))
-            if len(runs) > 1 and place == 0:
-                name = f"show-{number_of_run}"
+            if run.key and place == 0:
+                name = f"show-{run.number}"
                 item = element("label", element("input", type="checkbox", id=name, checked=True), " ", item)
             items.append(item)
     return element("div", *items, class_="legend") if items else Markup("")

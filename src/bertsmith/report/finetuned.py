@@ -33,19 +33,19 @@ _DOUBT_FIGURES = ("self_confidence", "margin", "difference", "deviations", "prob
 
 def finetuned(runs: Runs, limits: Limits) -> list[Markup]:
     """A section for each run of a task."""
-    return [_of(place, run, len(runs), limits) for place, run in enumerate(runs) if run.is_finetuned]
+    return [_of(run, limits) for run in runs if run.is_finetuned]
 
 
-def _of(place: int, run: RunRead, runs: int, limits: Limits) -> Markup:
-    title = joined(["Task", *([": ", title_of(place, run, runs)] if runs > 1 else [])])
+def _of(run: RunRead, limits: Limits) -> Markup:
+    title = joined(["Task", *([": ", title_of(run)] if run.key else [])])
     if run.result is None:
         seeds = [paragraph("The run is not finished, so no seed was chosen yet; its figures so far are held-out ones.")]
     else:
         seeds = [paragraph(run.result.line()), _seeds(run.result), *_trials(run.result), _rows(run.result)]
-    parts = [_part(run, place, part, limits) for part in PARTS if part in run.tables]
+    parts = [_part(run, part, limits) for part in PARTS if part in run.tables]
     if run.result is not None and not parts:
         parts = [paragraph("There are no tables of classes: the task has none, or the run was made without a report.")]
-    return section(f"task-{place}", title, *seeds, *parts)
+    return section(f"task-{run.number}", title, *seeds, *parts)
 
 
 def _seeds(result: FinetuneResult) -> Markup:
@@ -93,13 +93,13 @@ def _rows(result: FinetuneResult) -> Markup:
     return table("Rows", ["part", "rows", "of them truncated", "tokens lost"], rows)
 
 
-def _part(run: RunRead, place: int, part: str, limits: Limits) -> Markup:
+def _part(run: RunRead, part: str, limits: Limits) -> Markup:
     """The tables of the rows of a part, by the files that are there."""
     makers: dict[str, Callable[[Any, Limits], Markup]] = {
         INTERVALS: lambda found, _: _intervals(found),
         PER_CLASS: _classes,
         CONFUSION: _confusion,
-        CALIBRATION: lambda found, _: _calibration(found, f"calibration-{place}-{part}"),
+        CALIBRATION: lambda found, _: _calibration(found, f"calibration-{run.number}-{part}"),
         DOUBTS: lambda found, limits: _doubts(found, limits, part),
     }
     tables = run.tables[part]

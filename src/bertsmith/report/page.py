@@ -48,9 +48,9 @@ def generator() -> Markup:
 
 
 def _header(runs: Runs) -> Markup:
-    listed = joined([title_of(place, run, len(runs)) for place, run in enumerate(runs)], ", ")
+    listed = joined(map(title_of, runs), ", ")
     links = [("figures", "runs"), ("curves", "curves"), ("held-out", "held-out figures")]
-    links += [(f"task-{place}", "task") for place, run in enumerate(runs) if run.is_finetuned][:1]
+    links += [(f"task-{run.number}", "task") for run in runs if run.is_finetuned][:1]
     links += [("recipes", "recipes"), ("environment", "environment"), ("warnings", "warnings")]
     menu = element(
         "nav", joined([element("a", words, href=f"#{name}") for name, words in links], " "), aria_label="Parts"
@@ -62,6 +62,8 @@ def _switches(runs: Runs) -> str:
     """The rules by which a box in the legend hides the curves of its run, and those of the colours of curves."""
     colours = "".join(f".c{place} {{ color: var(--c{place}); }}\n" for place in range(COLOURS))
     hidden = "".join(
-        f"body:has(#show-{place}:not(:checked)) svg .run-{place} {{ display: none; }}\n" for place in range(len(runs))
+        f"body:has(#show-{run.number}:not(:checked)) svg .run-{run.number} {{ display: none; }}\n"
+        for run in runs
+        if run.key
     )
-    return colours + (hidden if len(runs) > 1 else "")
+    return colours + hidden

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 from dataclasses import dataclass
 from typing import Self
 
@@ -38,23 +37,17 @@ def noted(note: str) -> list[Markup]:
     return [paragraph(note, class_="note")] if note else []
 
 
-def key_of(number: int) -> str:
-    """The letter of a run: A, B, ..., Z, A2, B2, ..."""
-    again, place = divmod(number, len(string.ascii_uppercase))
-    return string.ascii_uppercase[place] + (str(again + 1) if again else "")
-
-
-def title_of(number: int, run: RunRead, runs: int) -> Markup:
+def title_of(run: RunRead) -> Markup:
     """The name of a run, after its letter where there are several."""
     name = element("bdi", run.name)
-    return Markup(f"{element('b', key_of(number))} {name}") if runs > 1 else name
+    return Markup(f"{element('b', run.key)} {name}") if run.key else name
 
 
-def style_of(number: int, runs: int, stage: str, place: int) -> Style:
+def style_of(run: RunRead, stage: str, place: int) -> Style:
     """Of the curve of a run: runs differ in colour and dashes, or where there is one run, its stages; of several runs,
     stages differ in dashes. place: of the stage."""
     label = stage.rpartition(" ")[2]
-    if runs == 1:
+    if not run.key:
         return Style(place % COLOURS, (place + place // COLOURS) % len(DASHES), label, 0)
-    dashes = (number + number // COLOURS + place) % len(DASHES)
-    return Style(number % COLOURS, dashes, f"{key_of(number)} {label}".strip(), number)
+    dashes = (run.number + run.number // COLOURS + place) % len(DASHES)
+    return Style(run.number % COLOURS, dashes, f"{run.key} {label}".strip(), run.number)

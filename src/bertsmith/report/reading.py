@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +43,8 @@ _VERBS = "pretrain, finetune or distill"
 class RunRead:
     """A run as its folder tells of it.
 
-    name: what it is called on the page. recipe: by dotted names. belongs_to: what `run.json` says that it was started
+    name: what it is called on the page. number: its place there, from 0. key: its letter, "" where it is the only one.
+    recipe: by dotted names. belongs_to: what `run.json` says that it was started
     with, beside the recipe. measured: the records that are no lines of training. last_lines: the last line of training
     of each stage. events: in the order of their steps; None where the run kept none. unreadable: lines that are no
     records, by file. result: of a fine-tuning run that ended. tables: the JSON of its report, by part and by name.
@@ -50,6 +52,8 @@ class RunRead:
     """
 
     name: str
+    number: int
+    key: str
     folder: Path
     recipe_text: str
     recipe: dict[str, Any]
@@ -116,7 +120,15 @@ def read_runs(folders: Sequence[Path]) -> list[RunRead]:
     for folder in once.values():
         _check_run(folder)
     names = distinct([path.parts[1:] or ("run",) for path in once])
-    return [_read(folder, name) for folder, name in zip(once.values(), names, strict=True)]
+    keys = [key_of(number) for number in range(len(once))] if len(once) > 1 else [""]
+    named = zip(once.values(), names, keys, strict=True)
+    return [_read(folder, name, number, key) for number, (folder, name, key) in enumerate(named)]
+
+
+def key_of(number: int) -> str:
+    """The letter of a run: A, B, ..., Z, A2, B2, ..."""
+    again, place = divmod(number, len(string.ascii_uppercase))
+    return string.ascii_uppercase[place] + (str(again + 1) if again else "")
 
 
 def _check_run(folder: Path) -> None:
@@ -133,7 +145,7 @@ def _check_run(folder: Path) -> None:
     raise BertsmithError(f"this folder is not a run's: it has no {RUN_FILE}", folder, fix)
 
 
-def _read(folder: Path, name: str) -> RunRead:
+def _read(folder: Path, name: str, number: int, key: str) -> RunRead:
     known = files.read_json(folder / RUN_FILE)
     if not isinstance(known, dict):
         raise BertsmithError("this file does not say what a run belongs to", folder / RUN_FILE, "leave this run out")
@@ -142,7 +154,7 @@ def _read(folder: Path, name: str) -> RunRead:
     started_on.pop(START, None)
     belongs_to = {key: value for key, value in known.items() if not key.startswith(("recipe.", "settings."))}
     text, recipe = _recipe(folder / RECIPE_FILE)
-    run = RunRead(name, folder, text, recipe, belongs_to, started_on)
+    run = RunRead(name, number, key, folder, text, recipe, belongs_to, started_on)
     for record in _records(run, folder / METRICS_FILE):
         _take(run, files.with_nan(record))
     found = sorted(folder.glob(EVENTS_FILES))

@@ -23,7 +23,7 @@ _COMMIT = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28}\b")  # of which git takes th
 
 def side_by_side(caption: str, runs: Runs, facts: Sequence[Mapping[str, str]]) -> Markup:
     """A table of the facts of each run, a column a run; a row that no run has anything for is left out."""
-    head = ["", *(title_of(place, run, len(runs)) for place, run in enumerate(runs))]
+    head = ["", *map(title_of, runs)]
     names = dict.fromkeys(name for own in facts for name in own)
     cells = {name: [own.get(name) for own in facts] for name in names}
     rows = [[name, *(cell or NOTHING for cell in each)] for name, each in cells.items() if any(each)]
@@ -96,13 +96,13 @@ def _problems(run: RunRead) -> Iterable[str]:
 
 def held_out(runs: Runs, limits: Limits) -> Markup:
     """Every measurement of every run."""
-    made = [part for place, run in enumerate(runs) for part in _held_out_of(place, run, len(runs), limits)]
+    made = [part for run in runs for part in _held_out_of(run, limits)]
     return section("held-out", "Held-out figures", *(made or [paragraph("Nothing was measured yet.")]))
 
 
-def _held_out_of(place: int, run: RunRead, runs: int, limits: Limits) -> list[Markup]:
+def _held_out_of(run: RunRead, limits: Limits) -> list[Markup]:
     records = [each for each in run.measured if each["kind"] in _KINDS]
-    title = [element("h3", title_of(place, run, runs))] if runs > 1 else []
+    title = [element("h3", title_of(run))] if run.key else []
     if not records:
         return [*title, paragraph("Nothing was measured yet.")] if title else []
     # Those that most measurements have come first: of a start and an end there are some that no other has.
@@ -134,10 +134,10 @@ def recipes(runs: Runs) -> Markup:
         parts += (
             [side_by_side("What differs", runs, facts), paragraph(same)] if differing else [paragraph("None differs.")]
         )
-    for place, run in enumerate(runs):
+    for run in runs:
         if run.recipe_text:
             whole = element("pre", run.recipe_text, tabindex="0")
-            parts.append(details(joined(["Recipe of ", title_of(place, run, len(runs))]), whole))
+            parts.append(details(joined(["Recipe of ", title_of(run)]), whole))
     title = "Recipe differences" if len(runs) > 1 else "Recipe"
     return section("recipes", title, *(parts or [paragraph("There is no recipe.")]))
 
@@ -189,8 +189,8 @@ def _fact(value: Any) -> str:
 def warnings(runs: Runs, limits: Limits) -> Markup:
     """Every warning of every run, and the errors that ended it; those that differ in numbers only stand together."""
     parts: list[Markup] = []
-    for place, run in enumerate(runs):
-        title = [element("h3", title_of(place, run, len(runs)))] if len(runs) > 1 else []
+    for run in runs:
+        title = [element("h3", title_of(run))] if run.key else []
         given = run.events_of(ERROR, WARNING)
         if run.events is None:
             body = paragraph("Not recorded: this run was made by a version that only printed its warnings.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.report.parts import key_of, style_of
+from bertsmith.report.parts import style_of
+from bertsmith.report.reading import RunRead, key_of
 from bertsmith.report.svg import HEIGHT, WIDTH, Chart, Line, Style, draw, floats
 
 PLAIN = Style()
@@ -70,12 +72,17 @@ def test_constant_curves_and_those_from_zero_are_drawn() -> None:
     assert "0" in words
 
 
+def one_of(runs: int, number: int) -> RunRead:
+    """A run of so many on a page."""
+    return RunRead("run", number, key_of(number) if runs > 1 else "", Path("run"), "", {}, {}, {})
+
+
 @pytest.mark.parametrize("runs", [2, 9, 30])
 def test_runs_differ_by_key_and_colour_or_dashes(runs: int) -> None:
-    styles = [style_of(number, runs, "", 0) for number in range(runs)]
+    styles = [style_of(one_of(runs, number), "", 0) for number in range(runs)]
     assert len({style.key for style in styles}) == runs
     assert len({(style.colour, style.dashes) for style in styles}) == runs
-    seeds = [style_of(0, 1, f"seed {seed}", place) for place, seed in enumerate(range(40, 52))]
+    seeds = [style_of(one_of(1, 0), f"seed {seed}", place) for place, seed in enumerate(range(40, 52))]
     assert len({(style.colour, style.dashes) for style in seeds}) == 12
     assert seeds[0].key == "40"
 
@@ -85,7 +92,7 @@ def test_letters_go_on_after_z() -> None:
 
 
 def test_many_curves_have_no_keys_at_their_ends_and_few_have() -> None:
-    few = drawn(*(line([1.0, 2.0], style_of(number, 3, "", 0)) for number in range(3)))
+    few = drawn(*(line([1.0, 2.0], style_of(one_of(3, number), "", 0)) for number in range(3)))
     assert [each.text for each in few.iter("text") if "end" in (each.get("class") or "").split()] == ["C", "B", "A"]
-    many = drawn(*(line([1.0, 2.0], style_of(number, 20, "", 0)) for number in range(20)))
+    many = drawn(*(line([1.0, 2.0], style_of(one_of(20, number), "", 0)) for number in range(20)))
     assert not [each for each in many.iter("text") if "end" in (each.get("class") or "").split()]
