@@ -84,10 +84,11 @@ def test_the_command_line_measures_a_folder(folder, tmp_path, capsys):
     captured = capsys.readouterr()
     assert "accuracy" in captured.out
     assert "the server wants CoLA.tsv" in captured.err
-    assert main([*command, "--columns.text", "x"]) == 2
+    assert main([*command, "--columns.text", "x", "--null-scores", "x.json"]) == 2
+    assert "--null-scores and --columns are not read for the folder of a benchmark" in capsys.readouterr().err
     file = ["evaluate", str(folder / "runs" / "mrpc"), "--data", str(folder / "glue/MRPC/dev.tsv")]
     assert main([*file, "--benchmark", "mrpc"]) == 2
-    assert "--data is none" in capsys.readouterr().err
+    assert "--benchmark is not read for a file of rows" in capsys.readouterr().err
     assert main([*command, "--benchmark", "mprc"]) == 2
     assert "did you mean 'mrpc'?" in capsys.readouterr().err
 
@@ -201,4 +202,5 @@ def test_predictions_of_any_program_are_scored_as_the_official_scripts_do(tmp_pa
     assert "answers none of the 2 questions, such as the one with the id a" in scored("v1.1.json", {"z": "x"})
     assert "the value of question a is 3, not an answer as text" in scored("v1.1.json", {"a": 3})
     assert "no object of ids and values" in scored("v1.1.json", ["cat"])
-    assert "are for a model" in scored("v1.1.json", {"a": "cat"}, "--report", str(tmp_path))
+    unread = ("--report", str(tmp_path), "--device", "cpu")
+    assert "--device and --report are not read for a file of answers" in scored("v1.1.json", {"a": "cat"}, *unread)

@@ -171,8 +171,9 @@ def test_minimal_pairs_are_told_by_likelihood(
     assert f"{found.figures['argument structure']:.4f}" in capsys.readouterr().out
     assert main(call) == 2
     assert main([*call, "--minimal-pairs", str(folder), "--data", str(folder)]) == 2
+    assert "and not both" in capsys.readouterr().err
     assert main([*call, "--minimal-pairs", str(folder), "--report", str(tmp_path / "report")]) == 2
-    assert "are for labelled rows" in capsys.readouterr().err
+    assert "--report is not read for minimal pairs" in capsys.readouterr().err
     (folder / "three.jsonl").write_text('{"sentence_good": "word1"}\n')
     assert main([*call, "--minimal-pairs", str(folder)]) == 2
     assert "no column 'sentence_bad'" in capsys.readouterr().err

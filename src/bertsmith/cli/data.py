@@ -126,13 +126,13 @@ def _inspect(call: Call) -> None:
         import_torch()
         from bertsmith.training.instances import show_instances_of_run
 
-        _check_unused(call, "with --run", sequence_length=flags.sequence_length, png=flags.png)
+        call.refuse_unread(flags, ("sequence_length", "png"), "with --run")
         first, phase = _or(flags.first_instance, 0), _or(flags.phase, 1)
         print(show_instances_of_run(flags.run, corpus, first, flags.samples, phase))
         return
-    _check_unused(call, "without --run", first_instance=flags.first_instance, phase=flags.phase)
+    call.refuse_unread(flags, ("first_instance", "phase"), "without --run")
     if not flags.samples:
-        _check_unused(call, "with --samples 0", sequence_length=flags.sequence_length)
+        call.refuse_unread(flags, ("sequence_length",), "with --samples 0")
     report = [inspect(corpus)]
     if flags.samples:
         report += ["", show_instances(corpus, flags.samples, _or(flags.sequence_length, 128))]
@@ -144,13 +144,6 @@ def _inspect(call: Call) -> None:
 
 def _or(given: int | None, otherwise: int) -> int:
     return otherwise if given is None else given
-
-
-def _check_unused(call: Call, when: str, **given: object) -> None:
-    for name, value in given.items():
-        if value is not None:
-            what = f"--{name.replace('_', '-')} is not read {when}"
-            raise BertsmithError(what, call.prog, "leave it out")
 
 
 def _verify(call: Call) -> None:

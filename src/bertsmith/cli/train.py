@@ -12,7 +12,7 @@ import tyro
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
 from bertsmith.cli.ranks import RunFlags, over_ranks, said_once_a_host
-from bertsmith.cli.verb import Call, Verb, import_torch
+from bertsmith.cli.verb import Call, Verb, given_flags, import_torch
 from bertsmith.recipes.flags import split_flags, wants_help
 from bertsmith.recipes.loader import BUDGET, load_recipe, presets
 from bertsmith.recipes.schema import Recipe
@@ -96,10 +96,9 @@ def _check(call: Call, flags: PretrainFlags, recipe: Recipe) -> int:
     import_torch()
     from bertsmith.training.check import check_pretraining
 
-    unread = [name for name in ("ranks", "gpus", "dllogger", "wandb", "profile") if getattr(flags, name)]
-    unread += ["resume"] * (flags.resume and flags.recipe != BUDGET)
-    if unread:
-        say(f"a check is made on one device and keeps nothing: {', '.join(f'--{name}' for name in unread)} not read")
+    names = ("ranks", "gpus", "dllogger", "wandb", "profile", *(["resume"] if flags.recipe != BUDGET else []))
+    if unread := given_flags(flags, names):
+        say(f"a check is made on one device and keeps nothing: {', '.join(unread)} not read")
     given = {"init_from": flags.init_from, "also_evaluate": flags.also_evaluate}
     check_pretraining(_by_budget(call, flags, recipe, recipe.device), flags.corpus, flags.out, **given)
     print("model, data, optimizer and device fit together")

@@ -11,6 +11,7 @@ import tyro
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli.verb import Call, Either, Verb, default_said, either, import_torch
+from bertsmith.tasks.reading.bad_rows import BAD_SHARE, SkippedRows, check_list
 
 if TYPE_CHECKING:
     from bertsmith.inference.parts.run import RowOptions
@@ -145,7 +146,7 @@ class PredictFlags(RowFlags):
 
 def _predict(call: Call) -> None:
     flags = call.read(PredictFlags)
-    _check(flags, call.prog)
+    _check(flags, call)
     import_torch(new_shapes=True)
     from bertsmith.inference.interactive import converse
     from bertsmith.inference.predict_file import predict_file
@@ -168,20 +169,18 @@ def _predict(call: Call) -> None:
         print(json.dumps(answer, ensure_ascii=False, indent=2))
 
 
-def _check(flags: PredictFlags, prog: str) -> None:
+def _check(flags: PredictFlags, call: Call) -> None:
     """Raises BertsmithError for flags that do not belong together."""
     asks = flags.question is not None or flags.context is not None
     if [flags.input is not None, asks, flags.interactive].count(True) != 1:
         what = "one of these is required: a file of rows, --question with --context, --interactive"
-        raise BertsmithError(what, prog, f"see {prog} --help")
+        raise BertsmithError(what, call.prog, f"see {call.prog} --help")
     if asks and (flags.question is None or flags.context is None):
-        raise BertsmithError("--question and --context belong together", prog, "give both")
-    of_rows = [name for name in RowFlags.__annotations__ if getattr(flags, name) != getattr(RowFlags, name)]
-    if flags.input is None and (flags.out != "-" or of_rows):
-        what = "--out, --workers, --gpus, --on-error, --resume and --part-rows are for the rows of a file"
-        raise BertsmithError(what, prog, "leave them out: the answer is printed")
+        raise BertsmithError("--question and --context belong together", call.prog, "give both")
+    if flags.input is None:
+        call.refuse_unread(flags, ("out", *RowFlags.__annotations__), "without a file of rows: the answer is printed")
     if flags.n_best is not None and flags.n_best < 1:
-        raise BertsmithError(f"--n-best is {flags.n_best}", prog, "use a whole number from 1")
+        raise BertsmithError(f"--n-best is {flags.n_best}", call.prog, "use a whole number from 1")
 
 
 @dataclass(frozen=True)
@@ -277,85 +276,81 @@ class EvaluateFlags(DeviceFlags):
     likelier)."""
     skip_bad_rows: Path | None = None
     """Leave out rows that cannot be used, and write them to this file as JSON lines, each with the reason."""
-    bad_share: float = 0.5
+    bad_share: float = BAD_SHARE
     """The largest share of the rows that --skip-bad-rows may leave out."""
     columns: EvaluateColumns = field(default_factory=EvaluateColumns)
     """Where texts and labels stand, if not where they stood in the rows that the model was trained on."""
 
 
+_PAIRS, _ANSWERS, _BENCHMARK, _ROWS = (
+    "minimal pairs",
+    "a file of answers",
+    "the folder of a benchmark",
+    "a file of rows",
+)
+_READ_FOR = {
+    _PAIRS: tuple(DeviceFlags.__annotations__),
+    _ANSWERS: ("null_scores", "columns"),
+    _BENCHMARK: (*DeviceFlags.__annotations__, "benchmark", "submission", "fold"),
+    _ROWS: (*DeviceFlags.__annotations__, "report", "skip_bad_rows", "bad_share", "columns"),
+}
+"""What may be measured, and the flags that decide how, each read for some of these only."""
+
+
+def _measured(flags: EvaluateFlags, call: Call) -> str:
+    """What is to be measured. Raises BertsmithError for flags that are not read for it."""
+    if (flags.data is None) == (flags.minimal_pairs is None):
+        what = "either --data or --minimal-pairs is required, and not both"
+        raise BertsmithError(what, call.prog, f"see {call.prog} --help")
+    if flags.data is None:
+        found = _PAIRS
+    elif flags.model.suffix == ".json":
+        found = _ANSWERS
+    else:
+        found = _BENCHMARK if flags.data.is_dir() else _ROWS
+    others = [name for names in _READ_FOR.values() for name in names if name not in _READ_FOR[found]]
+    call.refuse_unread(flags, dict.fromkeys(others), f"for {found}")
+    if flags.skip_bad_rows is None and flags.bad_share != BAD_SHARE:
+        raise BertsmithError("--bad-share is for --skip-bad-rows, which leaves rows out", call.prog, "give both")
+    return found
+
+
 def _evaluate(call: Call) -> None:
     flags = call.read(EvaluateFlags)
+    measured = _measured(flags, call)
     import_torch(new_shapes=True)
     from bertsmith.base import files
     from bertsmith.base.tables import aligned
     from bertsmith.inference.evaluate import Evaluated, evaluate, evaluate_predictions
     from bertsmith.inference.evaluate_benchmark import BenchmarkScore, evaluate_benchmark
-    from bertsmith.inference.minimal_pairs import MinimalPairsScore, evaluate_minimal_pairs
+    from bertsmith.inference.minimal_pairs import MinimalPairsScore, evaluate_minimal_pairs, find_folder
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.tasks.reading.bad_rows import check_list
 
-    if flags.skip_bad_rows is not None:
-        check_list(flags.skip_bad_rows)
-    if flags.null_scores is not None and flags.model.suffix != ".json":
-        raise BertsmithError("--null-scores belongs to a predictions.json", flags.model, "leave it out")
-    if flags.skip_bad_rows is None and flags.bad_share != EvaluateFlags.bad_share:
-        raise BertsmithError("--bad-share is for --skip-bad-rows, which leaves rows out", call.prog, "give both")
     columns = flags.columns.given(call.prog)
     found: Evaluated | BenchmarkScore | MinimalPairsScore
-    if flags.data is None:
-        found = evaluate_minimal_pairs(flags.model, _pairs_folder(flags, call.prog, bool(columns)), **flags.run_by())
-    elif flags.minimal_pairs is not None:
-        raise BertsmithError("--data and --minimal-pairs exclude each other", call.prog, "give one of them")
-    elif flags.model.suffix == ".json":
-        _check_predictions(flags)
-        found = evaluate_predictions(flags.model, flags.data, null_scores=flags.null_scores, columns=columns)
+    if flags.minimal_pairs is not None:
+        found = evaluate_minimal_pairs(flags.model, find_folder(flags.minimal_pairs), **flags.run_by())
     else:
-        options = _data_options(flags, flags.data, bool(columns))
-        predictor = Predictor(flags.model, **flags.run_by(), columns=columns)
-        measure = evaluate_benchmark if flags.data.is_dir() else evaluate
-        found = measure(predictor, flags.data, **options)
-        if flags.skip_bad_rows is not None:
-            options["skipped"].write(flags.skip_bad_rows)
+        assert flags.data is not None
+        if measured == _ANSWERS:
+            found = evaluate_predictions(flags.model, flags.data, null_scores=flags.null_scores, columns=columns)
+        elif measured == _BENCHMARK:
+            predictor = Predictor(flags.model, **flags.run_by())
+            found = evaluate_benchmark(
+                predictor, flags.data, benchmark=flags.benchmark, submission=flags.submission, fold=flags.fold
+            )
+        else:
+            skipped = None
+            if flags.skip_bad_rows is not None:
+                check_list(flags.skip_bad_rows)
+                skipped = SkippedRows(flags.bad_share)
+            predictor = Predictor(flags.model, **flags.run_by(), columns=columns)
+            found = evaluate(predictor, flags.data, report=flags.report, skipped=skipped)
+            if skipped is not None and flags.skip_bad_rows is not None:
+                skipped.write(flags.skip_bad_rows)
     print("\n".join(aligned([(name, f"{value:.4f}") for name, value in found.figures.items()])))
     if flags.json is not None:
         files.write_json(flags.json, asdict(found))
-
-
-def _pairs_folder(flags: EvaluateFlags, prog: str, has_columns: bool) -> Path:
-    """The folder of --minimal-pairs, here or in the data folder. Raises BertsmithError where it is not given or not
-    there, and for flags of labelled rows."""
-    if flags.minimal_pairs is None:
-        raise BertsmithError("either --data or --minimal-pairs is required", prog, f"see {prog} --help")
-    if flags.benchmark or flags.submission or flags.fold or flags.report or flags.skip_bad_rows or has_columns:
-        what = "--benchmark, --submission, --fold, --report, --skip-bad-rows and --columns are for labelled rows"
-        raise BertsmithError(what, flags.minimal_pairs, "leave them out, or give --data")
-    from bertsmith.inference.minimal_pairs import find_folder
-
-    return find_folder(flags.minimal_pairs)
-
-
-def _check_predictions(flags: EvaluateFlags) -> None:
-    """Raises BertsmithError for flags of a model's rows."""
-    if flags.benchmark or flags.submission or flags.fold or flags.report or flags.skip_bad_rows:
-        what = (
-            "--benchmark, --submission, --fold, --report and --skip-bad-rows are for a model, not for a file of answers"
-        )
-        raise BertsmithError(what, flags.model, "leave them out, or name a run or a model folder")
-
-
-def _data_options(flags: EvaluateFlags, data: Path, has_columns: bool) -> dict[str, Any]:
-    """The options of a benchmark, or of a file of rows. Raises BertsmithError for flags of the other one."""
-    if not data.is_dir():
-        if flags.benchmark or flags.submission or flags.fold:
-            what = "--benchmark, --submission and --fold are for the folder of a benchmark, and --data is none"
-            raise BertsmithError(what, data, "name the folder, or leave them out")
-        from bertsmith.tasks.reading.bad_rows import SkippedRows
-
-        return {"report": flags.report, "skipped": SkippedRows(flags.bad_share) if flags.skip_bad_rows else None}
-    if flags.report is not None or flags.skip_bad_rows is not None or has_columns:
-        what = "--report, --skip-bad-rows and --columns are for a file of rows, and --data is a folder"
-        raise BertsmithError(what, data, "leave them out, or name one file")
-    return {"benchmark": flags.benchmark, "submission": flags.submission, "fold": flags.fold}
 
 
 VERBS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -49,6 +49,13 @@ def either(flags: object, name: str, prog: str, group: str = "") -> bool | None:
     return yes if yes or no else None
 
 
+def given_flags(flags: Any, names: Iterable[str]) -> list[str]:
+    """Those of these fields of a verb's flags that have another value than their default, as the user writes them."""
+    factories = {each.name: each.default_factory for each in fields(flags) if each.default_factory is not MISSING}
+    defaults = {each.name: each.default for each in fields(flags)} | {name: make() for name, make in factories.items()}
+    return [flag(name) for name in names if getattr(flags, name) != defaults[name]]
+
+
 def import_torch(new_shapes: bool = False) -> None:
     """For a verb that needs PyTorch, in place of its first import: a Ctrl-C is answered when that has ended, as
     `interrupt_waits` says. new_shapes: of batches, as `bound_product_caches` says."""
@@ -83,6 +90,13 @@ class Call:
         flags = parse_flags(kind, self.args, prog=self.prog, description=self.description)
         _check_written(vars(flags))
         return flags
+
+    def refuse_unread(self, flags: Any, names: Iterable[str], when: str) -> None:
+        """Raises BertsmithError where one of these fields was given: nothing reads it in this case. when: such as "with
+        --run"."""
+        if given := given_flags(flags, names):
+            what = f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} not read {when}"
+            raise BertsmithError(what, self.prog, f"leave {'it' if len(given) == 1 else 'them'} out")
 
     def read_with(self, kind: type[T], options: Options) -> tuple[T, Options]:
         """The verb's own flags, and those of the fields of `options`, which hold the defaults."""
