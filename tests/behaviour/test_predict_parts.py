@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -261,6 +262,8 @@ def test_a_loaded_model_is_continued_by_its_like_alone(model, tmp_path):
     ):
         with pytest.raises(BertsmithError, match=f"made from another {name} "):
             predict_file(other, source, out, rows=RESUMED)
+    with pytest.raises(BertsmithError, match=re.escape("({'text': 'text'} then, {'text': 'body'} now)")):
+        predict_file(loaded.with_columns(Columns(text="body")), source, out, rows=RESUMED)
     with pytest.raises(BertsmithError, match="loaded already, so this would have no effect: top"):
         predict_file(loaded, source, out, rows=RESUMED, top=3)
     with pytest.raises(BertsmithError, match="loaded already, so this would have no effect: precision"):

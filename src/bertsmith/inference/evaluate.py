@@ -13,11 +13,14 @@ from bertsmith.base.files import StrPath
 from bertsmith.base.log import counted, say, warn
 from bertsmith.inference.predictor import Predictor, changed, predictor_of
 from bertsmith.tasks.answering.figures import keys_of, named_as_1_1
-from bertsmith.tasks.examples import warn_of_empty
+from bertsmith.tasks.examples import rows_checksum, warn_of_empty
 from bertsmith.tasks.kinds.qa import Qa
 from bertsmith.tasks.reading.bad_rows import SkippedRows
+from bertsmith.tasks.reading.files import is_pipe
 from bertsmith.tasks.reading.records import Columns, Source, Truncated, read_records
+from bertsmith.tasks.report.parts import REPORT
 from bertsmith.tasks.scoring.squad import scores_1_1, scores_2_0
+from bertsmith.weights.names import RUN_FILE
 
 
 @dataclass(frozen=True)
@@ -42,17 +45,32 @@ def evaluate(
 
     data: a file, or a list of rows. report: a folder for what the task has to tell of them. skipped: is given rows that
     cannot be used; without it they raise BertsmithError, as a label that the model does not know does. loading: of
-    `Predictor`, such as `columns`, where `model` is none yet.
+    `Predictor`, such as `columns`, where `model` is none yet. Warns of rows that the model was trained on, and raises
+    BertsmithError for a report in place of that of its run.
     """
     folder = None if report is None else files.as_path(report, "report")
     if folder is not None:
         files.check_place(folder / "report")  # before anything is measured
     predictor = predictor_of(model, **loading)
+    run = predictor.folder.parent
+    own = (run / REPORT).resolve()
+    if folder is not None and (run / RUN_FILE).is_file() and own in (folder.resolve(), *folder.resolve().parents):
+        what = "this is the report of the run itself, which would be written over"
+        raise BertsmithError(what, folder, "name another folder")
     examples = predictor.examples(data, skipped)
+    _warn_of_own_rows(run, data)
     sequences = examples.sequences
     say(f"{counted(len(examples.records), 'row')}, {sequences.truncation()}")
     warn_of_empty(examples, predictor.tokenizer.special)
     return Evaluated(predictor.kind, len(examples.records), sequences.truncated, predictor.evaluate(examples, folder))
+
+
+def _warn_of_own_rows(run: Path, data: Source) -> None:
+    """Warns where these are the training rows of the run that the model is of. run: the folder above the model's."""
+    known = files.read_json(run / RUN_FILE) if (run / RUN_FILE).is_file() else None
+    trained_on = known.get("train_rows") if isinstance(known, dict) else None
+    if trained_on and not is_pipe(data) and rows_checksum(data) == trained_on:
+        warn("these are the rows that the model was trained on, so their figures say nothing about other text")
 
 
 def evaluate_predictions(

@@ -193,7 +193,7 @@ def _learnable(rows: Sequence[Record], kind: type[Task], skipped: SkippedRows | 
 
 def checksums(sources: Mapping[str, Source], parts: Mapping[str, Examples]) -> dict[str, str]:
     """SHA-256 of the rows of each part. Warns where two parts are the same rows."""
-    found = {part: _checksum(source) for part, source in sources.items()}
+    found = {part: rows_checksum(source) for part, source in sources.items()}
     for part, other in (("dev", "train"), ("test", "dev"), ("test", "train")):
         if part in found and found[part] == found.get(other):
             what = f"the {part} rows are the {other} rows"
@@ -207,7 +207,8 @@ def _held_out_checksum(examples: Examples) -> str:
     return hashlib.sha256(json.dumps(list(rows)).encode()).hexdigest()
 
 
-def _checksum(source: Source) -> str:
+def rows_checksum(source: Source) -> str:
+    """SHA-256 of a file, or of rows of Python."""
     if isinstance(source, str | Path):
         return files.sha256(Path(source))
     rows = [row for _, row in named_rows(source)]  # of which all names are texts: others cannot be sorted with these

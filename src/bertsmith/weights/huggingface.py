@@ -26,7 +26,7 @@ from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.tokenizer_files import ADDED_FILE, ROLES_FILE, set_max_length
 from bertsmith.weights.names import CONFIG_FILE as CONFIG_FILE
 from bertsmith.weights.names import FINETUNE_FILE as FINETUNE_FILE
-from bertsmith.weights.names import POOLER, part_of, to_huggingface, to_ours
+from bertsmith.weights.names import POOLER, RUN_FILE, part_of, to_huggingface, to_ours
 from bertsmith.weights.stored import FOLDER_FIX, WEIGHTS_FILES, read_tensors, write_tensors
 from bertsmith.weights.strict import Fit, fit, is_finite, own_parameters
 
@@ -166,7 +166,7 @@ def model_folder(folder: files.StrPath, name: str = "model") -> Path:
         return folder
     if (inner / CONFIG_FILE).is_file():
         return inner
-    if (folder / "run.json").is_file():
+    if (folder / RUN_FILE).is_file():
         what = "this run is not finished, so it has no model yet"
         raise BertsmithError(what, folder, "finish it with --resume, or name another model")
     return folder

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-CONFIG_FILE, FINETUNE_FILE = "config.json", "finetune.json"
+CONFIG_FILE, FINETUNE_FILE, RUN_FILE = "config.json", "finetune.json", "run.json"
 
 # Module names, Hugging Face's without `bert.` and ours; * stands for the number of a layer.
 _MODULES = (

@@ -120,9 +120,12 @@ class PartsFolder:
         was = files.read_json(self.path / _MADE_FROM, "delete this folder to begin anew")
         other = [name for name in made_from if not isinstance(was, dict) or was.get(name) != made_from[name]]
         if other:
-            before = was.get(other[0]) if isinstance(was, dict) else None
+            before, now = was.get(other[0]) if isinstance(was, dict) else None, made_from[other[0]]
+            if isinstance(before, dict) and isinstance(now, dict):
+                changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+                before, now = ({name: each.get(name) for name in changed} for each in (before, now))
             what = f"these parts were made from another {' and '.join(other)}"
-            change = f"{before!r} then, {made_from[other[0]]!r} now"
+            change = f"{before!r} then, {now!r} now"
             fix = "give the command as it was, or delete this folder to begin anew"
             raise BertsmithError(f"{what} ({change})", self.path, fix)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bertsmith.weights.names import RUN_FILE as RUN_FILE
+
 MODEL_FOLDER, BEST_FOLDER, TRIALS_FOLDER, RECIPE_FILE = "model", "best", "trials", "recipe.yaml"
 # What a job's script looks for, to start the job again; beside it exit statuses may be those of a scheduler.
 STOPPED_MARK = "stopped"
-RUN_FILE, STARTED_ON, TASK = "run.json", "begun_on", "task"
+STARTED_ON, TASK = "begun_on", "task"
 # In `begun_on`: a name that no other start of a run has, the same command's included.
 START = "start"
 METRICS_FILE, EVENTS_FILE = "metrics.jsonl", "events.jsonl"

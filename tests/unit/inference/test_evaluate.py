@@ -1,0 +1,43 @@
+"""What `evaluate` says of rows that the model was trained on, and leaves alone of the run that it belongs to."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.inference.evaluate import evaluate
+from bertsmith.tasks.finetune import finetune
+from made_rows import QUICK, rows
+
+ON_CPU = {"device": "cpu", "precision": "fp32"}
+OWN = "the rows that the model was trained on"
+
+
+@pytest.fixture(scope="module")
+def run(model, tmp_path_factory):
+    """A run on a file."""
+    folder = tmp_path_factory.mktemp("run")
+    train = folder / "train.jsonl"
+    train.write_text("".join(json.dumps(row) + "\n" for row in rows(32, 1)))
+    finetune("classify", model, train, rows(16, 2), folder / "labels", settings=replace(QUICK, epochs=1))
+    return folder / "labels"
+
+
+def test_rows_that_the_model_was_trained_on_are_warned_of(run, said):
+    for model in (run, run / "model"):
+        evaluate(model, run.parent / "train.jsonl", **ON_CPU)
+        assert [each for each in said.messages if OWN in each]
+        said.clear()
+        evaluate(model, rows(16, 2), **ON_CPU)
+        assert not [each for each in said.messages if OWN in each]
+
+
+@pytest.mark.parametrize("name", ["dev", "other", "."])
+def test_the_report_of_the_run_itself_is_not_written_over(run, name):
+    report = run / "report" / name
+    with pytest.raises(BertsmithError, match="the report of the run itself") as caught:
+        evaluate(run, rows(16, 2), report=report, **ON_CPU)
+    assert re.search("another", caught.value.fix)
+    assert not report.exists()
