@@ -115,6 +115,8 @@ def _check_written(flags: Mapping[str, Any]) -> None:
     places: dict[str, str] = {}
     for name, path in paths:
         if name in _WRITTEN:
+            if Path(path) == Path("-"):
+                raise BertsmithError(f"{flag(name)} writes to no standard output", "-", "give the name of a file")
             last = Path(path).name
             inside = [Path(each, folder, last) for each in read for folder in _WITHIN if last in _HELD]
             files.check_not_read(path, [*read, *inside])

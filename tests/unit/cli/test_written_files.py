@@ -55,7 +55,6 @@ def test_no_verb_writes_over_a_file_that_it_reads(call, capsys, tmp_path, monkey
             "finetune --model m --train t --out o --resume --wandb word --dllogger word",
             "this file is not one that a run",
         ),
-        ("evaluate m --data d --json - --submission -", "--submission and --json name the same file"),
     ],
 )
 def test_a_word_that_is_also_the_name_of_a_file_is_not_taken_for_it(call, message, capsys, tmp_path, monkeypatch):
@@ -63,6 +62,25 @@ def test_a_word_that_is_also_the_name_of_a_file_is_not_taken_for_it(call, messag
     Path("word").write_text("of an earlier call")
     assert main(call.split()) == 2
     assert capsys.readouterr().err.startswith(message)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "report r --out -",
+        "evaluate m --data d --json -",
+        "evaluate m --data d --submission=- --json -",
+        "prepare text --out -",
+        "plan bert-tiny --corpus c --png ./-",
+    ],
+)
+def test_what_is_not_written_to_standard_output_is_not_written_to_a_file_of_that_name(
+    call, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(call.split()) == 2
+    assert "writes to no standard output" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
