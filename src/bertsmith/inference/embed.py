@@ -144,11 +144,11 @@ class Embedder(Loaded):
         warn_of_nothing_read(sequences, named, self.tokenizer)
         return vectors
 
-    def embed(self, rows: Iterable[tuple[str, Row | str]], column: str = "") -> tuple[Vectors, Sequences]:
+    def embed(self, rows: Iterable[tuple[str, Row | str]]) -> tuple[Vectors, Sequences]:
         """The same, with the sequences that were read, for rows that come with their names for messages. With layers
         the vectors of all tokens of all sequences, fp32[T, L * H]."""
         named = list(rows)
-        sequences = self.encoded(named, column)
+        sequences = self.encoded(named)
         try:
             vectors = self.vectors(sequences)
             return vectors if self.options.layers else self.of_texts(vectors, sequences), sequences
@@ -156,16 +156,12 @@ class Embedder(Loaded):
             raise error.of_rows([where for where, _ in named], sequences.rows) from error
 
     def encoded(
-        self,
-        rows: Iterable[tuple[str, Row | str]],
-        column: str = "",
-        keep_end: bool | None = None,
-        windows: bool = True,
+        self, rows: Iterable[tuple[str, Row | str]], keep_end: bool | None = None, windows: bool = True
     ) -> Sequences:
         """The sequences of rows that come with their names for messages. keep_end: whether a long text loses its
-        beginning; None for what the folder says.
-        windows: a text may have several sequences, where the model was fine-tuned so."""
-        records = [record_of(where, row, column or self.columns.text) for where, row in rows]
+        beginning; None for what the folder says. windows: a text may have several sequences, where the model was
+        fine-tuned so."""
+        records = [record_of(where, row, self.columns.text) for where, row in rows]
         fit = Fit(self.overlap if windows else None, keep_end=keep_end)
         return encode(records, self.tokenizer, self.max_length, fit)
 

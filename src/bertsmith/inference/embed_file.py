@@ -67,7 +67,7 @@ def embed_file(
     if isinstance(model, Embedder):
         rows.check_loaded(loading)
         columns = text_columns(model.columns, columns)
-        work = EmbedWork(model, columns, kind)
+        work = EmbedWork(model.with_columns(columns), kind)
         folder, load = model.folder, lambda device: work
     else:
         rows.check_loading(loading)
@@ -97,8 +97,7 @@ def _check_out(out: str | Path, of_tokens: bool = False) -> None:
 
 
 def _loaded(model: StrPath, loading: Mapping[str, Any], kind: str, device: str) -> PartWork:
-    embedder = Embedder(model, **{**loading, "device": device})
-    return EmbedWork(embedder, embedder.columns, kind)
+    return EmbedWork(Embedder(model, **{**loading, "device": device}), kind)
 
 
 def _others(source: str | Path, columns: Columns) -> list[str]:
@@ -110,12 +109,12 @@ def _others(source: str | Path, columns: Columns) -> list[str]:
 class EmbedWork(PartWork):
     """Vectors as an array, a table, or lines of JSON."""
 
-    def __init__(self, embedder: Embedder, columns: Columns, kind: str) -> None:
-        self.columns, self._embedder, self._kind = columns, embedder, kind
+    def __init__(self, embedder: Embedder, kind: str) -> None:
+        self.columns, self._embedder, self._kind = embedder.columns, embedder, kind
         options = embedder.options
         vectors = asdict(options) | {"layers": list(options.layers)}
         # With what rows get, so that parts without one of these, of an earlier state of the code, are not continued.
-        made = {"columns": asdict(columns), "vectors": vectors, "kind": kind, "added columns": _ADDED}
+        made = {"columns": asdict(self.columns), "vectors": vectors, "kind": kind, "added columns": _ADDED}
         self.facts = embedder.facts | made
 
     def usable(self, where: str, row: Row | str) -> None:
@@ -128,7 +127,7 @@ class EmbedWork(PartWork):
             check_line(where, json.dumps(row, ensure_ascii=False), row)
 
     def answered(self, rows: list[Named], part: Part, account: Account, report: Report) -> bytes:
-        vectors, sequences = self._embedder.embed(rows, self.columns.text)
+        vectors, sequences = self._embedder.embed(rows)
         lost, tokenizer = sequences.row_lost_tokens, self._embedder.tokenizer
         if self._kind == ".jsonl" and not self._embedder.options.layers:
             answers = list(zip(vectors, lost.tolist(), strict=True))

@@ -213,12 +213,6 @@ class Predictor(Loaded):
         other._task = Likelihood(self.tokenizer, left_to_right)
         return other
 
-    def with_columns(self, columns: Columns) -> Self:
-        """The same model for rows with other columns."""
-        other = copy.copy(self)
-        other.columns = columns
-        return other
-
     @property
     def kind(self) -> str:
         """The name of the model's task."""

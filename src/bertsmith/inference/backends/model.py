@@ -5,6 +5,7 @@ Legend: T tokens, S sequences, C classes, M masked words, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Mapping
 from numbers import Integral
 from pathlib import Path
@@ -27,6 +28,7 @@ from bertsmith.tasks.kinds.masked_words import WordModel
 from bertsmith.tasks.kinds.pooled import Classifier
 from bertsmith.tasks.kinds.qa import SpanModel
 from bertsmith.tasks.kinds.tag import Tagger
+from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.sequences import Inputs
 from bertsmith.tasks.task import Runner
 from bertsmith.weights.huggingface import load_model, read_config
@@ -153,7 +155,16 @@ def count_of(name: str, value: object) -> int:
 
 
 class Loaded:
-    """A model in memory, which stays in its process: Python would say that a part of its tokenizer is in the way."""
+    """A model in memory, which stays in its process: Python would say that a part of its tokenizer is in the way.
+    columns: where the texts stand in a row."""
+
+    columns: Columns
+
+    def with_columns(self, columns: Columns) -> Self:
+        """The same model for rows with other columns."""
+        other = copy.copy(self)
+        other.columns = columns
+        return other
 
     def __copy__(self) -> Self:
         other = object.__new__(type(self))

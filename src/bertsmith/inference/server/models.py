@@ -140,8 +140,7 @@ class TextModel:
     def encode(self, asked: Asked, cut: Cut) -> Encoded:
         """Raises Refusal for texts that cannot be used (422), and for one that is too long (413)."""
         try:
-            rows = [(where, {"text": text}) for where, text in _named(asked.rows)]
-            sequences = self._embedder.encoded(rows, "text", cut.keep_end, cut.windows)
+            sequences = self._embedder.encoded(_named(asked.rows), cut.keep_end, cut.windows)
         except BertsmithError as error:
             check_texts(asked.texts)
             raise refused(error) from error
