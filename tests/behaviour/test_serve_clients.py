@@ -180,7 +180,7 @@ def test_openai_embeddings_as_base64_and_as_numbers(served: Served, served_model
         assert one.models.retrieve("vectors") in list(one.models.list())
         with pytest.raises(openai.NotFoundError, match="there is no model 'ada'"):
             one.models.retrieve("ada")
-        with pytest.raises(openai.APIStatusError, match="labels gives no vectors of texts"):
+        with pytest.raises(openai.APIStatusError, match="labels does not give vectors of texts"):
             one.models.retrieve("labels")
         with pytest.raises(openai.APIStatusError, match="413"):
             one.embeddings.create(input="word1 " * 50, model="vectors")
@@ -203,8 +203,10 @@ def test_only_probes_and_the_page_are_open_without_the_token(served: Served) -> 
 
 def test_a_model_that_cannot_do_it_is_424(served: Served) -> None:
     with of_openai(served) as one:
-        refused(lambda: vector(one, model="labels"), 424, "labels gives no vectors of texts")
-        refused(lambda: client(served, "choices").text_classification(TEXT), 424, "choices (choice)")
+        refused(lambda: vector(one, model="labels"), 424, "labels does not give vectors of texts")
+        refused(
+            lambda: client(served, "choices").text_classification(TEXT), 424, "choices does not give answers of Hugging"
+        )
         assert len(vector(one)) == 32
 
 

@@ -24,8 +24,13 @@ def served(served_models: dict[str, Path]) -> Iterator[Served]:
 @pytest.mark.parametrize(
     ("path", "body", "status", "says"),
     [
-        ("/models/labels/embed", {"inputs": "a"}, 424, "no model here gives vectors of texts; there is labels"),
-        ("/models/vectors/predict", {"inputs": "a"}, 424, "vectors (embed)"),
+        (
+            "/models/labels/embed",
+            {"inputs": "a"},
+            424,
+            "labels does not give vectors of texts; it is a model of the kind classify",
+        ),
+        ("/models/vectors/predict", {"inputs": "a"}, 424, "a model of the kind embed"),
         ("/models/number/rerank", {"query": "a", "texts": ["b"]}, 424, "one number for a pair"),
         ("/models/vectors/answers", {"rows": ["a"]}, 424, "answers to rows"),
         ("/models/choices", {"inputs": "a"}, 424, "Hugging Face"),
@@ -204,7 +209,7 @@ def served(served_models: dict[str, Path]) -> Iterator[Served]:
         ("/models/labels", {"inputs": "a", "parameters": {"function_to_apply": "sigmoid"}}, 422, "has 'softmax'"),
         ("/models/number", {"inputs": "a", "parameters": {"function_to_apply": "softmax"}}, 422, "has 'none'"),
         ("/models/labels", {"inputs": "a", "parameters": {"top_k": 0}}, 422, "from 1"),
-        ("/v1/embeddings", {"input": "a", "model": "labels"}, 424, "gives no vectors"),
+        ("/v1/embeddings", {"input": "a", "model": "labels"}, 424, "does not give vectors"),
         *(
             (path, body, 424, "`bertsmith finetune embed` makes a model that does, and `bertsmith embed` gives")
             for path, body in (

@@ -138,18 +138,23 @@ class Service:
             raise Refusal(404, f"there is no model '{name[:80]}' here; {nearest(name[:80], self.models)}")
         return self.models[name]
 
-    def model(self, request: Request, able: Callable[[Model], bool], what: str, fix: str = "") -> Model:
-        """The model of a request: the one in its path, or the only one that is able. what: such as "vectors of texts".
-        fix: where there is none.
+    def model(
+        self, request: Request, able: Callable[[Model], bool], what: str, fix: str = "", name: str | None = None
+    ) -> Model:
+        """The model of a request: the one of this name, or else in its path, or the only one that is able. what: such
+        as "vectors of texts". fix: where there is none.
 
         Raises Refusal: 424 where the model is not able, or none is; 422 where several are; 404 for one not there.
         """
-        name = request.path_params.get("model")
+        name = request.path_params.get("model") if name is None else name
         found = [self.named(name)] if name is not None else list(self.models.values())
         fit = [model for model in found if able(model)]
         if not fit:
             kinds = ", ".join(f"{model.name} ({model.kind})" for model in found)
-            raise Refusal(424, "; ".join(filter(None, (f"no model here gives {what}", f"there is {kinds}", fix))))
+            why = f"no model here gives {what}; there is {kinds}"
+            if name is not None:
+                why = f"{name} does not give {what}; it is a model of the kind {found[0].kind}"
+            raise Refusal(424, f"{why}; {fix}" if fix else why)
         if len(fit) > 1:
             names = ", ".join(model.name for model in fit)
             path = f"/models/{fit[0].name}{request.url.path.rstrip('/')}"

@@ -25,7 +25,7 @@ from bertsmith.inference.server.routes.tei import (
 from bertsmith.inference.server.service import Service
 from bertsmith.tasks.kinds.masked_words import MASK
 
-_TASKS = "the tasks of Hugging Face"
+_TASKS = "answers of Hugging Face's tasks"
 _PAIR, _QUESTION = ("text", "text_pair"), ("question", "context")
 _TEXTS: TypeAdapter[schemas.Texts] = TypeAdapter(schemas.Texts)
 

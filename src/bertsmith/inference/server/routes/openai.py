@@ -8,10 +8,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from bertsmith.inference.server.models import Asked, TextModel
-from bertsmith.inference.server.refusals import Refusal
 from bertsmith.inference.server.routes import schemas
-from bertsmith.inference.server.routes.tei import VECTORS, WAY_TO_VECTORS, check_dimensions, listed, named, numbers
-from bertsmith.inference.server.service import Service, account_of, answer
+from bertsmith.inference.server.routes.tei import check_dimensions, listed, named, numbers, with_vectors
+from bertsmith.inference.server.service import Service, answer
 
 
 def openai_routes(service: Service) -> APIRouter:
@@ -21,8 +20,7 @@ def openai_routes(service: Service) -> APIRouter:
     @router.post("/v1/embeddings", responses=schemas.json_of(dict[str, Any], schemas.OpenAIError))
     async def embeddings(request: Request, body: schemas.OpenAIEmbeddings) -> Response:
         """Vectors of length 1, as numbers or as base64 of little-endian float32."""
-        account_of(request).model = service.named(body.model).name
-        model = _with_vectors(service, body.model)
+        model = with_vectors(service, request, body.model)
         check_dimensions(model, body.dimensions)
         asked = Asked(texts := listed(body.input), named("input", zip(texts)))
         encoded, outputs = await service.outputs(request, model, asked, body.cut)
@@ -47,21 +45,12 @@ def openai_routes(service: Service) -> APIRouter:
         named = [name for name, model in service.models.items() if isinstance(model, TextModel)]
         return answer({"object": "list", "data": [_facts(name) for name in named]})
 
-    @router.get("/v1/models/{name}", responses=schemas.json_of(dict[str, Any], schemas.OpenAIError))
-    async def one_model(name: str) -> Response:
+    @router.get("/v1/models/{model}", responses=schemas.json_of(dict[str, Any], schemas.OpenAIError))
+    async def one_model(request: Request, model: str) -> Response:
         """A model that gives vectors."""
-        return answer(_facts(_with_vectors(service, name).name))
+        return answer(_facts(with_vectors(service, request, model).name))
 
     return router
-
-
-def _with_vectors(service: Service, name: str) -> TextModel:
-    """Raises Refusal: 404 for a model that there is not, 424 for one that gives no vectors."""
-    model = service.named(name)
-    if not isinstance(model, TextModel):
-        what = f"{model.name} gives no {VECTORS}; it is a model of the kind {model.kind}"
-        raise Refusal(424, f"{what}; {WAY_TO_VECTORS}")
-    return model
 
 
 def _facts(name: str) -> dict[str, Any]:

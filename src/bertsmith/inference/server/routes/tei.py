@@ -63,7 +63,7 @@ def tei_routes(service: Service) -> APIRouter:
     @router.post("/embed_all", responses=schemas.json_of(list[list[list[float]]]))
     async def embed_all(request: Request, body: schemas.EmbedAllRequest) -> Response:
         """The last hidden state of every token of each text, [CLS] and [SEP] included."""
-        model = _with_vectors(service, request)
+        model = with_vectors(service, request)
         most = service.limits.answer_bytes // (_BYTES_A_NUMBER * model.token_width)
         asked = Asked(texts := listed(body.inputs), named("inputs", zip(texts)))
         cut = replace(body.cut, windows=False)  # a token that two windows share has no one vector
@@ -167,7 +167,7 @@ async def embeddings(
     service: Service, request: Request, texts: Sequence[str], body: schemas.EmbedRequest | schemas.HuggingFaceRequest
 ) -> tuple[Encoded, Vectors]:
     """float32[N, H]."""
-    model = _with_vectors(service, request)
+    model = with_vectors(service, request)
     normalize = body.normalize is not False
     check_dimensions(model, body.dimensions)
     if not normalize and model.unit:
@@ -178,9 +178,9 @@ async def embeddings(
     return encoded, model.vectors(encoded, outputs, normalize, body.dimensions)
 
 
-def _with_vectors(service: Service, request: Request) -> TextModel:
-    """Raises as `Service.model`."""
-    model = service.model(request, lambda model: isinstance(model, TextModel), VECTORS, WAY_TO_VECTORS)
+def with_vectors(service: Service, request: Request, name: str | None = None) -> TextModel:
+    """As `Service.model`, and raises as that."""
+    model = service.model(request, lambda model: isinstance(model, TextModel), VECTORS, WAY_TO_VECTORS, name)
     assert isinstance(model, TextModel)
     return model
 
@@ -195,7 +195,7 @@ async def similarities(
     service: Service, request: Request, inputs: schemas.SimilarityInput, cut: Cut
 ) -> tuple[Encoded, list[float]]:
     """The cosines of the source sentence with the others."""
-    model = _with_vectors(service, request)
+    model = with_vectors(service, request)
     if not inputs.sentences:
         raise Refusal(422, "there are no sentences; give at least one")
     names = chain([("source_sentence", inputs.source_sentence)], named("sentences", zip(inputs.sentences)))
