@@ -199,6 +199,7 @@ def test_a_graph_that_differs_from_pytorch_is_not_written(tmp_path: Path, monkey
     [
         (ExportOptions(int8=True), "--int8 needs labelled rows"),
         (ExportOptions(data=Path("dev.csv")), "--data is for --int8 alone"),
+        (ExportOptions(max_loss=0.05), "--max-loss is for --int8"),
         (ExportOptions(to="tensorrt"), "nothing is exported to 'tensorrt'"),
         (ExportOptions(columns={"text": "body"}), "--columns is of the rows of --data"),
         (ExportOptions(name="a"), "--name is of a model for Triton"),

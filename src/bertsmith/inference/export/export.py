@@ -108,6 +108,8 @@ def _check_options(options: ExportOptions) -> None:
         raise BertsmithError("--columns is of the rows of --data", "--columns", "give both, or neither")
     if options.name is not None and options.to != "triton":
         raise BertsmithError("--name is of a model for Triton", "--name", "leave it out, or use --to triton")
+    if not options.int8 and options.max_loss != MAX_LOSS:
+        raise BertsmithError("--max-loss is for --int8, which may cost so much", "--max-loss", "give both, or neither")
     if not 0 <= options.max_loss <= 1:
         what = f"--max-loss is {options.max_loss:g}"
         raise BertsmithError(what, "--max-loss", "use a share from 0 to 1 of the metric's value in fp32")
