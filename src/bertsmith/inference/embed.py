@@ -39,15 +39,16 @@ _READ = {"text", "header", "quoted"}  # of Columns
 class VectorOptions(TypeChecked):
     """How vectors are made. pooling: "mean", "cls" or "max", and unit: scaled to length 1; what is None is as the
     folder says. layers: not one vector a text, but those of every token behind these layers, -1 being the last one.
-    max_length: the most tokens of a text; 0 for the folder's."""
+    max_length: the most tokens of a text; 0 for the folder's. Raises BertsmithError for layers together with one vector
+    a text."""
 
     pooling: Pooling | None = None
     unit: bool | None = None
     layers: tuple[int, ...] = ()
     max_length: int = 0
 
-    def check(self) -> None:
-        """Raises BertsmithError for layers together with one vector a text."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.layers and (self.pooling is not None or self.unit is not None):
             what = "the vectors of tokens are neither pooled nor scaled"
             raise BertsmithError(what, "layers", "leave out --pooling and --normalise, or --layers")
@@ -91,7 +92,6 @@ class Embedder(Loaded):
     ) -> None:
         check_class(vectors, VectorOptions, "vectors")
         self.options = vectors or VectorOptions()
-        self.options.check()
         self.folder = folder = model_folder(folder)
         trained = read_task(folder / TASK_FILE)
         self.columns = text_columns(trained.columns, columns)

@@ -19,7 +19,7 @@ from bertsmith.base.log import counted, say
 from bertsmith.inference.embed import Embedder, VectorOptions, Vectors, record_of, text_columns
 from bertsmith.inference.parts.folder import Join, joined_lines
 from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, empty_rows, json_text, lines
-from bertsmith.inference.parts.run import Job, RowOptions, answer_rows, check_paths
+from bertsmith.inference.parts.run import Job, RowOptions, answer_rows, usable_options
 from bertsmith.inference.parts.tables import OneSchema, joined_array, joined_tables, table_of
 from bertsmith.inference.parts.workers import Load
 from bertsmith.inference.predictor import TRUNCATED
@@ -56,10 +56,8 @@ def embed_file(
     output. A file is written whole or not at all. loading: of `Embedder`, such as `device`, where `model` is none yet.
     columns: in place of the model's. Raises BertsmithError for files and rows that cannot be used, and names these.
     """
-    check_paths(source, out)
-    check_class(rows, RowOptions, "rows")
+    rows = usable_options(source, out, rows)
     check_class(loading.get("vectors"), VectorOptions, "vectors")
-    rows = rows or RowOptions()
     options = model.options if isinstance(model, Embedder) else loading.get("vectors") or VectorOptions()
     _check_out(out, bool(options.layers))
     kind = ".jsonl" if str(out) == "-" else Path(out).suffix.lower()

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bertsmith.base.errors import BertsmithError, check_class
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import counted, say
 from bertsmith.inference.parts.folder import joined_lines
@@ -25,7 +25,7 @@ from bertsmith.inference.parts.part import (
     json_text,
     lines,
 )
-from bertsmith.inference.parts.run import Job, RowOptions, answer_rows, check_paths
+from bertsmith.inference.parts.run import Job, RowOptions, answer_rows, usable_options
 from bertsmith.inference.parts.workers import Load
 from bertsmith.inference.predictor import TRUNCATED, Prediction, Predictor, load_predictor
 from bertsmith.tasks.reading.bad_rows import Report
@@ -50,10 +50,8 @@ def predict_file(
     not at all. loading: of `load_predictor`, such as `device`, where `model` is none yet. Raises BertsmithError for
     files and rows that cannot be used.
     """
-    check_paths(source, out)
+    rows = usable_options(source, out, rows)
     _check_out(out)
-    check_class(rows, RowOptions, "rows")
-    rows = rows or RowOptions()
     to_csv = Path(out).suffix.lower() == ".csv"
     load: Load
     if isinstance(model, Predictor):

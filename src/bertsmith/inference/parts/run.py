@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base import files
-from bertsmith.base.errors import BertsmithError, TypeChecked
+from bertsmith.base.errors import BertsmithError, TypeChecked, check_class
 from bertsmith.base.locks import LOCK_FILE
 from bertsmith.base.log import Progress, counted, say, warn
 from bertsmith.base.stopping import StoppedAfterSaving, StopSignal, stop_on_signals
@@ -108,10 +108,13 @@ class Job:
     fits: Callable[[Path], object] = lambda path: None
 
 
-def check_paths(source: str | Path, out: str | Path) -> None:
-    """Raises BertsmithError for what is no path, such as a list of rows."""
+def usable_options(source: str | Path, out: str | Path, rows: RowOptions | None) -> RowOptions:
+    """The options of a work, the usual ones for None. Raises BertsmithError for paths that are none, such as a list of
+    rows, and for options of another class."""
     for name, value in (("source", source), ("out", out)):
         files.as_path(value, name)
+    check_class(rows, RowOptions, "rows")
+    return rows or RowOptions()
 
 
 def answer_rows(job: Job, source: str | Path, out: str | Path, options: RowOptions) -> Account:
