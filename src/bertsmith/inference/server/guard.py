@@ -35,7 +35,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         began, started = time.perf_counter(), False
-        # Until the body is asked for, by which the client is told to send it.
+        # Until the body is asked for: the client then gets the word to send it.
         holds_body_back = dict(scope["headers"]).get(b"expect", b"").lower() == b"100-continue"
         # HEAD is answered as GET, without the body; and clients write a folder's name with a slash after it.
         inner = {**scope, "path": scope["path"].rstrip("/") or "/"}
