@@ -53,24 +53,25 @@ def evaluate(
         files.check_place(folder / "report")  # before anything is measured
     predictor = predictor_of(model, **loading)
     run = predictor.folder.parent
-    own = (run / REPORT).resolve()
-    if folder is not None and (run / RUN_FILE).is_file() and own in (folder.resolve(), *folder.resolve().parents):
+    rows_of_run = _rows_of_run(run)
+    if folder is not None and folder.resolve() in [(run / REPORT / part).resolve() for part in rows_of_run]:
         what = "this is the report of the run itself, which would be written over"
         raise BertsmithError(what, folder, "name another folder")
     examples = predictor.examples(data, skipped)
-    _warn_of_own_rows(run, data)
+    if "train" in rows_of_run and not is_pipe(data) and rows_checksum(data) == rows_of_run["train"]:
+        warn("these are the rows that the model was trained on, so their figures say nothing about other text")
     sequences = examples.sequences
     say(f"{counted(len(examples.records), 'row')}, {sequences.truncation()}")
     warn_of_empty(examples, predictor.tokenizer.special)
     return Evaluated(predictor.kind, len(examples.records), sequences.truncated, predictor.evaluate(examples, folder))
 
 
-def _warn_of_own_rows(run: Path, data: Source) -> None:
-    """Warns where these are the training rows of the run that the model is of. run: the folder above the model's."""
-    known = files.read_json(run / RUN_FILE) if (run / RUN_FILE).is_file() else None
-    trained_on = known.get("train_rows") if isinstance(known, dict) else None
-    if trained_on and not is_pipe(data) and rows_checksum(data) == trained_on:
-        warn("these are the rows that the model was trained on, so their figures say nothing about other text")
+def _rows_of_run(run: Path) -> dict[str, str]:
+    """The parts of the rows that a run was made with, "train", "dev" and perhaps "test", each with a checksum; none
+    where this is no run. run: the folder above the model's."""
+    known = files.read_json(run / RUN_FILE) if (run / RUN_FILE).is_file() else {}
+    facts = known.items() if isinstance(known, dict) else ()
+    return {name.removesuffix("_rows"): value for name, value in facts if name.endswith("_rows")}
 
 
 def evaluate_predictions(

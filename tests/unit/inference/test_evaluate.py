@@ -1,7 +1,6 @@
 """What `evaluate` says of rows that the model was trained on, and leaves alone of the run that it belongs to."""
 
 import json
-import re
 from dataclasses import replace
 
 import pytest
@@ -34,10 +33,11 @@ def test_rows_that_the_model_was_trained_on_are_warned_of(run, said):
         assert not [each for each in said.messages if OWN in each]
 
 
-@pytest.mark.parametrize("name", ["dev", "other", "."])
-def test_the_report_of_the_run_itself_is_not_written_over(run, name):
-    report = run / "report" / name
+def test_the_report_of_the_run_itself_is_not_written_over(run):
+    report = run / "report" / "dev"
     with pytest.raises(BertsmithError, match="the report of the run itself") as caught:
         evaluate(run, rows(16, 2), report=report, **ON_CPU)
-    assert re.search("another", caught.value.fix)
+    assert caught.value.fix == "name another folder"
     assert not report.exists()
+    for _ in range(2):  # a part that the run has not itself
+        evaluate(run, rows(16, 2), report=run / "report" / "test", **ON_CPU)

@@ -395,7 +395,5 @@ def test_a_task_file_that_describes_no_task_is_one_message(tmp_path: Path, capsy
     encoder = made_model(tmp_path / "mini")
     (encoder / "task.json").write_text("[]")
     assert main(["export", str(encoder), "--to", "onnx", "--out", str(tmp_path / "out")]) == 2
-    message = capsys.readouterr().err
-    assert "this file does not describe a task" in message
-    assert "Traceback" not in message
+    assert "\nthis file does not describe a task" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
