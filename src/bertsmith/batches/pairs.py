@@ -169,12 +169,12 @@ def draw_pairs(
     return cutter.instances()
 
 
-def check_sequence_length(sequence_length: int) -> None:
-    """Raises BertsmithError for a sequence length that is impossible for pairs."""
+def check_sequence_length(sequence_length: int, where: str = "sequence_length") -> None:
+    """Raises BertsmithError for a sequence length that is impossible for pairs. where: it was given."""
     if not SHORTEST_SEQUENCE <= sequence_length <= LONGEST_SEQUENCE:
         raise BertsmithError(
             f"sequence length {sequence_length} is not possible for pairs",
-            "sequence_length",
+            where,
             f"use a number from {SHORTEST_SEQUENCE} to {LONGEST_SEQUENCE}: [CLS] A [SEP] B [SEP] needs at least five",
         )
 

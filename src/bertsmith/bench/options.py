@@ -102,8 +102,13 @@ class BenchOptions(TypeChecked):
         return tuple(round(each * 1e6) for each in sizes)
 
     def sequence_lengths(self) -> tuple[int, ...]:
-        """Those of batches and pretrain-step, each once."""
-        return tuple(dict.fromkeys(self.lengths or _LENGTHS))
+        """Those of batches and pretrain-step, each once. Raises BertsmithError for one that no pair of segments has."""
+        from bertsmith.batches.pairs import check_sequence_length  # imports numpy, which help does without
+
+        found = tuple(dict.fromkeys(self.lengths or _LENGTHS))
+        for each in found:
+            check_sequence_length(each, "--lengths")
+        return found
 
     def peers(self, known: Sequence[str], name: str) -> tuple[str, ...]:
         """What bench `name` compares with, each once. Raises BertsmithError for a name that is not among `known`."""

@@ -109,6 +109,9 @@ def _without_effect(recipe: Recipe, given: Collection[str]) -> Iterator[tuple[st
         if not getattr(recipe, phase).steps:
             why = f"{phase}.steps is 0"
             yield from ((name, why) for name in given if name.startswith(f"{phase}.") and name != f"{phase}.steps")
+    *others, last = (f"phase{number}.steps" for number in recipe.phases)
+    if recipe.hours and not others and last in given:
+        yield last, "hours end the only phase"
     if recipe.optimizer.name != "lamb" and "optimizer.trust_ratio" in given:
         yield "optimizer.trust_ratio", f"{recipe.optimizer.name} has none"
     taught = recipe.distillation

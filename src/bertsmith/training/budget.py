@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import log_choice
+from bertsmith.base.log import as_details, log_choice
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import peak_flops, step_flop
@@ -161,7 +161,8 @@ def _chosen(given: Recipe, overrides: Sequence[str], speed: float, corpus: Path)
         found = fitted(*counts, [_with(found.size, asked)], asked.get(_BATCH))
     why = f"{given.hours:g} hours at {speed / 1e12:,.2f} TFLOP/s are {found.tokens / 1e6:,.1f} million tokens of it"
     log_choice("model", f"{found.size.layers} layers of {found.size.hidden}", why)
-    recipe = load_recipe(BUDGET, [*_flags(found), *overrides], budget=True)
+    with as_details():  # of what the user gives it is told already what has no effect
+        recipe = load_recipe(BUDGET, [*_flags(found), *overrides], budget=True)
     shown = f"{recipe.phase1.global_batch} sequences a step, learning rate {recipe.phase1.learning_rate:.2g}"
     log_choice("batch", shown, f"some {found.steps:,} steps")
     return recipe

@@ -14,6 +14,7 @@ best/                       of pre-training, the best one on held-out text, wher
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import shutil
 import threading
@@ -345,11 +346,14 @@ def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:
         kinds = ("pre-training", "fine-tuning")
         what = f"this folder holds a run of {kinds[TASK in known]}, not of {kinds[TASK in identity]}"
         raise BertsmithError(what, path, "choose another --out")
-    known, identity = (json.loads(files.as_json(each)) for each in (known, identity))  # as it is written
-    differing = [name for name in sorted({*known, *identity}) if known.get(name) != identity.get(name)]
+    # As it is written; but an infinity, which is written as null, is not what a run was not given.
+    endless = {name: value for name, value in identity.items() if value == math.inf and name not in known}
+    known, ours = (json.loads(files.as_json(each)) for each in (known, identity))
+    ours |= endless
+    differing = [name for name in sorted({*known, *ours}) if known.get(name) != ours.get(name)]
     if differing:
         details = "; ".join(
-            f"{name} was {_short(known.get(name))}, is {_short(identity.get(name))}" for name in differing[:_SHOWN]
+            f"{name} was {_short(known.get(name))}, is {_short(ours.get(name))}" for name in differing[:_SHOWN]
         )
         more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
         told = any(name.startswith(_IN_RECIPE) for name in differing)

@@ -74,6 +74,16 @@ def test_a_size_that_no_text_has_is_refused(bench: str, size: str, capsys: pytes
     assert f"sizes are [1.0, {float(size)}]\n  where: --sizes" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("length", ["0", "-5", "4", "70000"])
+@pytest.mark.parametrize("bench", ["batches", "pretrain-step"])
+def test_a_length_that_no_pair_has_is_refused(bench: str, length: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before text is prepared, and not by the last words of a process that was given it."""
+    assert main(["bench", bench, "--device", "auto", "--lengths", "128", length]) == 2
+    message = capsys.readouterr().err
+    assert f"sequence length {length} is not possible for pairs\n  where: --lengths" in message
+    assert "Traceback" not in message
+
+
 @pytest.mark.parametrize("flag", ["--minutes=nan", "--minutes=-1", "--workers=0", "--workers=-1"])
 def test_no_minutes_or_workers_that_cannot_be(
     flag: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -110,6 +110,11 @@ def test_flags_that_the_recipe_does_not_read_are_said(said):
         "--distillation.layer-map: no effect (distillation.hidden is 0)",
         "--distillation.relation-heads: no effect (distillation.attention and distillation.values are 0)",
     ]
+    said.clear()
+    load_recipe("bert-mini", ["--hours=1", "--phase1.steps=9"])  # phases share the time by their steps
+    assert not said.records
+    load_recipe("bert-mini", ["--hours=1", "--phase1.steps=9", "--phase2.steps=0"])
+    assert [record.message for record in said.records] == ["--phase1.steps: no effect (hours end the only phase)"]
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,12 @@ def test_what_the_user_sets_goes_over_it_and_a_resumed_run_keeps_its_own(
     assert budget_recipe(small_corpus(), tmp_path / "other", few).model.hidden == 512
 
 
+def test_of_its_own_steps_it_is_not_said_that_hours_end_the_run(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
+    for asked, times in (([], 0), (["--phase1.steps=9"], 1)):
+        budget_recipe(small_corpus(), tmp_path, ["--hours=8", "--device=cpu", *asked])
+        assert said.text.count("--phase1.steps: no effect") == times
+
+
 def test_the_rest_follows_what_the_user_gives(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
     usual, narrow, many = (
         budget_recipe(small_corpus(), tmp_path, ["--hours=8", "--device=cpu", "--precision=fp32", *more])

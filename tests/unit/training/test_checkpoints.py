@@ -347,6 +347,9 @@ def test_a_setting_without_end_is_json_and_the_same_when_the_run_is_resumed(tmp_
     assert check_same_run(tmp_path, identity) == {"device": "cpu"}
     (tmp_path / "run.json").write_text(json.dumps({**identity, "begun_on": {}}))  # as earlier versions wrote it
     assert check_same_run(tmp_path, identity) == {}
+    (tmp_path / "run.json").write_text('{"begun_on": {}}')
+    with pytest.raises(BertsmithError, match=r"max_gradient_norm was not given, is inf"):
+        check_same_run(tmp_path, identity)
 
 
 def test_what_a_run_was_begun_on_is_text_whatever_an_editor_made_of_it(tmp_path: Path) -> None:

@@ -30,11 +30,12 @@ _PEER_SHARDS = 4
 
 
 def bench_batches(options: BenchOptions, folder: Path) -> Report:
-    """Measures one case after the other in `folder`. Raises BertsmithError for a peer that is not known,
-    and as `Corpus.open` and `prepare` do."""
+    """Measures one case after the other in `folder`. Raises BertsmithError for a peer that is not known, a
+    length that no pair has, and as `Corpus.open` and `prepare` do."""
     peers = options.peers(PEERS, "batches")
+    lengths = options.sequence_lengths()
     corpus, what = open_or_prepare(options, max(options.sizes_bytes()), folder)
-    found = {length: _measured(corpus, length, folder, bool(peers)) for length in options.sequence_lengths()}
+    found = {length: _measured(corpus, length, folder, bool(peers)) for length in lengths}
     tokens, documents = corpus.tokens("train"), corpus.documents("train")
     about = [
         f"corpus: {what}, {tokens:,} tokens of {documents:,} documents in {len(corpus.shards('train'))} shards",

@@ -30,11 +30,12 @@ class Overlap:
     examples: list[str]
 
 
-def text_key(texts: Iterable[str | None]) -> bytes:
-    """16 bytes that stand for the texts of a row in their order, None for a text that the row has not."""
+def text_key(texts: Iterable[str | None], any_form: bool = True) -> bytes:
+    """16 bytes that stand for the texts of a row in their order, None for a text that the row has not. any_form: of
+    Unicode; of each alone it is another key."""
     found = hashlib.blake2b(digest_size=16)
     for text in texts:
-        composed = "" if text is None else normalize("NFC", text)
+        composed = normalize("NFC", text or "") if any_form else text or ""
         folded = " ".join(composed.split()).casefold().encode(errors="surrogatepass")
         found.update(f"{'-' if text is None else len(folded)}:".encode() + folded)
     return found.digest()
