@@ -12,7 +12,7 @@ import torch
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.checkpoints.position import read_position
 from bertsmith.training.pretrain import Run, pretrain
-from bertsmith.training.pretraining.evaluate import evaluate
+from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.phases import HeldOut
 from bertsmith.weights.huggingface import load_pretraining_model
 from made_checkpoints import DAMAGES
@@ -56,7 +56,7 @@ def test_the_best_model_is_kept_beside_the_last(unbroken: Run) -> None:
     batches = HeldOut(WORSENS, corpus()).of(WORSENS.phase2.sequence_length)
     for folder, step in ((unbroken.best, best), (unbroken.model, 12)):
         model = load_pretraining_model(folder)
-        found = evaluate(model, batches, corpus().tokenizer().is_alphabetic, torch.device("cpu"))
+        found = Pretraining(model, torch.device("cpu"), corpus().tokenizer().is_alphabetic).measure(batches)
         assert found.masked_loss == pytest.approx(losses[step], rel=1e-6)
 
 

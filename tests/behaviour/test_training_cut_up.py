@@ -17,7 +17,6 @@ from bertsmith.batches.steps import StepBuilder, held_out_batches
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.training.pretrain import Run, pretrain
-from bertsmith.training.pretraining.evaluate import evaluate
 from bertsmith.training.pretraining.inputs import to_inputs
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
@@ -105,7 +104,7 @@ def evaluated(source: Corpus) -> dict[str, float]:
         source, sequence_length=64, instances=8, masking=MaskingSettings(), micro_batch_tokens=100_000, seed=0
     )
     assert len(batches) == 1
-    return evaluate(new_model()[0], batches, np.arange(512) % 2 == 0, CPU).as_record()
+    return Pretraining(new_model()[0], CPU, np.arange(512) % 2 == 0).measure(batches).as_record()
 
 
 RECIPE = small_recipe(model__hidden_dropout=0, model__attention_dropout=0, evaluate_every=2, log_every=2)

@@ -20,7 +20,6 @@ from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
-from bertsmith.training.pretraining.evaluate import evaluate
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
 from made_gpu_runs import RECIPE, ran_without_waits, stored_corpus
@@ -128,7 +127,7 @@ def test_three_graphs_a_phase_and_mode_and_no_wait(cuda, dropout):
         steps = [builder.build(step) for step in range(12)]
         model.train()
         take(model, optimizer, steps[0], cuda, compiled)
-        evaluate(model, held_out, LETTERS, cuda, compiled.held_out)
+        Pretraining(model, cuda, LETTERS, compiled=compiled).measure(held_out)
         assert compiled.compilations == 6 + 6 * number
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error")
@@ -138,7 +137,7 @@ def test_three_graphs_a_phase_and_mode_and_no_wait(cuda, dropout):
                 take(model, optimizer, step, cuda, compiled)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        evaluate(model, held_out, LETTERS, cuda, compiled.held_out)
+        Pretraining(model, cuda, LETTERS, compiled=compiled).measure(held_out)
         assert compiled.compilations == 6 + 6 * number
     assert bool(optimizer.finite)
 

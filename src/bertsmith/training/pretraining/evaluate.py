@@ -20,9 +20,7 @@ from bertsmith.base.ranks import rank, sum_over_ranks, world_size
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.losses import cross_entropy_sum
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs, next_sentence_sum
-from bertsmith.training.objective import nothing
 from bertsmith.training.parallel import is_sharded, reshard
-from bertsmith.training.pretraining.inputs import to_inputs
 
 FIGURES = 8
 """How many numbers `held_out_figures` gives."""
@@ -87,32 +85,6 @@ def _labels(batches: Sequence[PretrainBatch]) -> Ints:
     every = np.concatenate([batch.masked_labels for batch in batches])
     labels: Ints = every[every != IGNORED_LABEL]
     return labels
-
-
-@torch.no_grad()
-def evaluate(
-    model: PretrainingModel,
-    batches: Sequence[PretrainBatch],
-    alphabetic: NDArray[np.bool_],
-    device: torch.device,
-    compiled: Callable[[PretrainBatch, Tensor], Tensor] | None = None,
-    between: Callable[[], None] = nothing,
-) -> Evaluation:
-    """Runs the model over held-out batches, each rank over its share of them; the figures are of all ranks.
-
-    batches: all of them, on every rank. alphabetic: bool[V], the pieces that are letters only. compiled:
-    `CompiledStep.held_out`, where `model` runs compiled. between: as of `Objective.evaluate`. The model's training mode
-    is left as it was.
-    """
-    letters = torch.from_numpy(alphabetic).to(device)
-
-    def figures(batch: PretrainBatch) -> Tensor:
-        if compiled is not None:
-            return compiled(batch, letters)
-        inputs = to_inputs(batch, device)
-        return held_out_figures(model.scores(inputs), inputs, letters)
-
-    return means(summed(model, batches, figures, FIGURES, device, between))
 
 
 def summed(

@@ -8,13 +8,22 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.losses import Forward
 from bertsmith.model.pretraining import PretrainingModel, PretrainLosses
 from bertsmith.training.objective import nothing
 from bertsmith.training.pretraining.compiled import CompiledStep
-from bertsmith.training.pretraining.evaluate import Evaluation, baselines, bits_per_byte, evaluate
+from bertsmith.training.pretraining.evaluate import (
+    FIGURES,
+    Evaluation,
+    baselines,
+    bits_per_byte,
+    held_out_figures,
+    means,
+    summed,
+)
 from bertsmith.training.pretraining.inputs import flop_of, to_inputs
 
 
@@ -49,10 +58,18 @@ class Pretraining:
         flop = flop_of(self.model.config, batch)
         return Forward(losses._asdict(), batch.tokens, inputs.packed.tokens, inputs.packed.attended_slots, flop)
 
+    @torch.no_grad()
     def measure(self, held_out: Sequence[PretrainBatch], between: Callable[[], None] = nothing) -> Evaluation:
-        """Means over held-out batches, without baselines."""
-        compiled = self.compiled.held_out if self.compiled is not None else None
-        return evaluate(self.model, held_out, self.alphabetic, self.device, compiled, between)
+        """Means over held-out batches, without baselines; as of `evaluate`."""
+        letters = torch.from_numpy(self.alphabetic).to(self.device)
+
+        def figures(batch: PretrainBatch) -> Tensor:
+            if self.compiled is not None:
+                return self.compiled.held_out(batch, letters)
+            inputs = to_inputs(batch, self.device)
+            return held_out_figures(self.model.scores(inputs), inputs, letters)
+
+        return means(summed(self.model, held_out, figures, FIGURES, self.device, between))
 
     def evaluate(self, held_out: Sequence[PretrainBatch], between: Callable[[], None] = nothing) -> dict[str, float]:
         """`Evaluation` and `baselines` as one record."""

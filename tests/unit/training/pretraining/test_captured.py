@@ -28,7 +28,6 @@ from bertsmith.training.pretraining import compiled
 from bertsmith.training.pretraining.batch_rows import Shape
 from bertsmith.training.pretraining.captured import Capture, is_small
 from bertsmith.training.pretraining.compiled import CompiledStep
-from bertsmith.training.pretraining.evaluate import evaluate
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import StepSums
 
@@ -226,7 +225,7 @@ def test_the_graph_of_another_shape_is_not_kept(monkeypatch: pytest.MonkeyPatch)
     for phase in (Phase.of(32, 10), Phase.of(64, 5)):
         for number in range(2):
             take(model, optimizer, phase.builder.build(number), compiled_step)
-            evaluate(model, phase.held_out, LETTERS, CPU, compiled_step.held_out)
+            Pretraining(model, CPU, LETTERS, compiled=compiled_step).measure(phase.held_out)
             kept.append([each() is not None for each in made_so_far])
     assert kept == [[True], [True], [False, True], [False, True]]
     monkeypatch.setattr(compiled_step, "_against_graph", lambda shape: "its micro-batches are large")

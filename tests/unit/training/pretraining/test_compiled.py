@@ -29,7 +29,6 @@ from bertsmith.optim.lamb import Lamb
 from bertsmith.tokens.special_ids import SpecialIds
 from bertsmith.training.pretraining import compiled
 from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
-from bertsmith.training.pretraining.evaluate import evaluate
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import StepSums, train_step
 from made_pretraining import fresh_model
@@ -103,7 +102,7 @@ def test_three_graphs_a_phase_and_mode_over_fifty_ragged_steps(
     for phase in (Phase.of(32, 10), Phase.of(64, 5)):
         model.train()
         take(model, optimizer, phase.builder.build(0), step_of)
-        evaluate(model, phase.held_out, LETTERS, CPU, step_of.held_out)
+        Pretraining(model, CPU, LETTERS, compiled=step_of).measure(phase.held_out)
         made_so_far.append(step_of.compilations)
         with torch._dynamo.config.patch(error_on_recompile=True):
             for number in range(1, 26):
@@ -112,7 +111,7 @@ def test_three_graphs_a_phase_and_mode_over_fifty_ragged_steps(
                 take(model, optimizer, step, step_of)
                 micro_batches.append(len(step.micro_batches))
                 if number % 10 == 0:
-                    evaluate(model, phase.held_out, LETTERS, CPU, step_of.held_out)
+                    Pretraining(model, CPU, LETTERS, compiled=step_of).measure(phase.held_out)
         assert step_of.compilations == made_so_far[-1]
     assert len(micro_batches) == 50
     assert len(set(micro_batches)) > 1, "some steps take one micro-batch more, of the same graph"
@@ -157,8 +156,8 @@ def test_results_are_those_of_the_eager_step() -> None:
         assert (found - expected).norm() <= close * expected.norm()
         found, expected = together(model.parameters()), together(other.parameters())
         assert (found - expected).norm() <= close * expected.norm()
-    figures = evaluate(model, phase.held_out, LETTERS, CPU, step_of.held_out).as_record()
-    assert figures == pytest.approx(evaluate(other, phase.held_out, LETTERS, CPU).as_record(), rel=1e-6)
+    figures = Pretraining(model, CPU, LETTERS, compiled=step_of).measure(phase.held_out).as_record()
+    assert figures == pytest.approx(Pretraining(other, CPU, LETTERS).measure(phase.held_out).as_record(), rel=1e-6)
     assert step_of.compilations == 6
 
 

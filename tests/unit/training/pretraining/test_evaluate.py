@@ -20,8 +20,9 @@ from bertsmith.model.attention.packed import Packed
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
-from bertsmith.training.pretraining.evaluate import baselines, evaluate
+from bertsmith.training.pretraining.evaluate import baselines
 from bertsmith.training.pretraining.inputs import to_inputs
+from bertsmith.training.pretraining.objective import Pretraining
 from made_runs import corpus
 
 CPU = torch.device("cpu")
@@ -53,7 +54,7 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
 
 def test_figures_equal_a_recomputation(model: PretrainingModel, batches: list[PretrainBatch]) -> None:
     alphabetic = corpus().tokenizer().is_alphabetic
-    found = evaluate(model, batches, alphabetic, CPU)
+    found = Pretraining(model, CPU, alphabetic).measure(batches)
     assert model.training, "the mode is left as it was, and dropout was off meanwhile"
     words, pairs = [], []
     model.eval()
@@ -82,8 +83,8 @@ def test_figures_equal_a_recomputation(model: PretrainingModel, batches: list[Pr
     )
     assert found.next_sentence_loss == pytest.approx(np.mean([loss for loss, _ in pairs]), rel=1e-5)
     assert found.next_sentence_accuracy == pytest.approx(np.mean([right for _, right in pairs]), abs=1e-12)
-    assert evaluate(model, batches, alphabetic, CPU) == found
-    without = evaluate(model, batches, np.zeros_like(alphabetic), CPU).as_record()
+    assert Pretraining(model, CPU, alphabetic).measure(batches) == found
+    without = Pretraining(model, CPU, np.zeros_like(alphabetic)).measure(batches).as_record()
     assert found.as_record().keys() - without.keys() == {"masked_accuracy_alphabetic"}, "a mean of nothing is none"
 
 
@@ -103,8 +104,8 @@ def test_a_model_that_knows_the_answers_is_right(model: PretrainingModel, batche
         repeater.encoder.embeddings.word.weight.copy_(torch.eye(512))
         repeater.masked_head.transform.weight.copy_(torch.eye(512))
     everything = np.ones(512, dtype=np.bool_)
-    assert evaluate(repeater, shown, everything, CPU).masked_accuracy == 1.0
-    assert evaluate(repeater, batches, everything, CPU).masked_accuracy == pytest.approx(0.1, abs=0.06)
+    assert Pretraining(repeater, CPU, everything).measure(shown).masked_accuracy == 1.0
+    assert Pretraining(repeater, CPU, everything).measure(batches).masked_accuracy == pytest.approx(0.1, abs=0.06)
 
 
 def batch_of(labels: list[int]) -> PretrainBatch:
