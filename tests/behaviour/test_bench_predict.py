@@ -227,6 +227,7 @@ def test_a_side_that_fails_in_any_round_is_left_out() -> None:
     rows = _measured(texts, "fp32", failing, False, left_out)
     assert [(row["side"], row["calls"]) for row in rows] == [(one.label, 5)]
     assert left_out == [f"real, {other.label}: out of memory"]
+    assert _measured(texts, "fp32", {one: Turns(1, SideFailed("out of memory", ""))}, False, left_out) == []
 
 
 @pytest.mark.parametrize(

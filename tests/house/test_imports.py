@@ -70,6 +70,7 @@ SUB_ROOMS = {
     "bench": (
         "child",
         "process",
+        "turns",
         "measure",
         "machine",
         "fresh",

@@ -20,13 +20,13 @@ from bertsmith.base.log import say
 from bertsmith.bench.finetune.race import take_turns
 from bertsmith.bench.finetune.results import Result, speed_table
 from bertsmith.bench.finetune.rows import TASKS, BenchTask, Prepared, prepare_task
-from bertsmith.bench.finetune.side import OURS, TRANSFORMERS, Case, Side, cases_of
+from bertsmith.bench.finetune.side import TRANSFORMERS, Case, Side, cases_of
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.process import NO_TIME, Child, OutOfTime, SideFailed
-from bertsmith.bench.step.race import FEWEST_ROUNDS, MOST_ROUNDS
 from bertsmith.bench.step.results import time_table
 from bertsmith.bench.table import Report
 from bertsmith.bench.text import name_sources
+from bertsmith.bench.turns import FEWEST_ROUNDS, MOST_ROUNDS
 
 PEERS = (TRANSFORMERS,)
 MODEL = Path("weights", "all-MiniLM-L6-v2")
@@ -112,8 +112,8 @@ class FinetuneBench:
         turns = take_turns(children, prepared.task.steps, seconds)
         facts = {side: children[side].ready() for side in turns.seconds}
         memory = {side: int(children[side].ask("memory")["bytes"]) for side in facts}
-        padding = {side: float(fact["padding_share"]) for side, fact in facts.items() if side.side != OURS}
-        self.ran_on |= next((fact for side, fact in facts.items() if side.side == OURS), {})
+        padding = {side: float(fact["padding_share"]) for side, fact in facts.items() if not side.is_ours}
+        self.ran_on |= next((fact for side, fact in facts.items() if side.is_ours), {})
         self.tasks.append(prepared.about())
         result = Result(prepared, turns, memory, padding)
         self.rows += [result.row(case) for case in cases]

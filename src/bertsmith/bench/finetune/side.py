@@ -24,9 +24,13 @@ class Side:
     grouped: bool = False
 
     @property
+    def is_ours(self) -> bool:
+        return self.side == OURS
+
+    @property
     def label(self) -> str:
         """Its name in a table: "bf16", or "transformers, fp32 as shipped"."""
-        if self.side == OURS:
+        if self.is_ours:
             return self.precision
         numbers = "bf16 autocast" if self.precision == "bf16" else "fp32"
         return f"{TRANSFORMERS}, {numbers}{', grouped by length' if self.grouped else ' as shipped'}"
@@ -34,8 +38,8 @@ class Side:
     def start(self, task: Prepared, model: Path, device: str, folder: Path, deadline: float) -> Child:
         """Its process, which is ready later. model: a Hugging Face folder. device: such as "cpu". folder: a new one.
         deadline: of time.monotonic()."""
-        environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(self.side == OURS)}
-        if self.side == TRANSFORMERS and device.startswith("cuda"):
+        environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(self.is_ours)}
+        if not self.is_ours and device.startswith("cuda"):
             environment["CUDA_VISIBLE_DEVICES"] = _alone(device)
             device = "cuda"
         spec = {**asdict(self), "task": asdict(task), "model": model, "device": device, "folder": folder}

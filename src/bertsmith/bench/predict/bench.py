@@ -15,10 +15,11 @@ import numpy as np
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
 from bertsmith.bench.options import BenchOptions
-from bertsmith.bench.predict.side import BASELINE, BATCHES, OURS, Folders, Side, groups_of, sides_of
+from bertsmith.bench.predict.side import BASELINE, BATCHES, Folders, Side, groups_of, sides_of
 from bertsmith.bench.predict.texts import QUICK_REAL, REAL, TextSet, chosen_classifier, ragged_texts, texts_of_length
-from bertsmith.bench.process import NO_TIME, Child, OutOfTime, SideFailed, ending
+from bertsmith.bench.process import NO_TIME, Child, OutOfTime, SideFailed
 from bertsmith.bench.table import Report, Table
+from bertsmith.bench.turns import a_round
 from bertsmith.inference.export.export import ExportOptions, export
 from bertsmith.tokens.tokenizer import Tokenizer
 
@@ -58,7 +59,7 @@ def bench_predict(options: BenchOptions, folder: Path) -> Report:
         raise BertsmithError(f"no case contains '{options.only}'", "bench predict", fix)
     folders = Folders(predictor.folder, folder / "exports", folder / "padded")
     del predictor
-    _write_graphs(folders, folder, any(side.who != OURS for side in sides), left_out)
+    _write_graphs(folders, folder, any(not side.is_ours for side in sides), left_out)
     rows: list[dict[str, Any]] = []
     for precision, group in groups.items():
         if not cases[precision]:
@@ -80,7 +81,7 @@ def bench_predict(options: BenchOptions, folder: Path) -> Report:
     told = [
         f"model: {about}",
         *_RULES,
-        *_fastest(rows, [side.label for side in sides if side.who == OURS]),
+        *_fastest(rows, [side.label for side in sides if side.is_ours]),
         *(f"left out: {each}" for each in dict.fromkeys(left_out)),
     ]
     return Report(told, rows, tables(rows), {"threads": str(rows[0]["threads"])})
@@ -130,9 +131,14 @@ def _measured(
     seconds, rounds = (_QUICK_SECONDS, _QUICK_ROUNDS) if quick else (_SECONDS, _ROUNDS)
     sides = dict(children)
     found: list[dict[Side, dict[str, Any]]] = []
+
+    def fail(side: Side, why: str) -> None:
+        left_out.append(f"{texts.name}, {side.label}: {why}")
+
     for number in range(1 + rounds):
+        how = {"rows": texts.rows, "seconds": seconds if number else 0.0, "every": texts.every}
         try:
-            answers = _round(texts, sides, number, seconds if number else 0.0, left_out)
+            answers = a_round(sides, number, fail, texts=texts.texts, **how)
         except OutOfTime:
             if len(found) < 2:
                 raise
@@ -155,26 +161,6 @@ def _in_order(rows: Sequence[dict[str, Any]], cases: Sequence[str], sides: Seque
     for row in rows:
         first.setdefault((row["case"], row["side"]), row)
     return [first[case, side] for case in cases for side in sides if (case, side) in first]
-
-
-def _round(
-    texts: TextSet, sides: dict[Side, Child], number: int, seconds: float, left_out: list[str]
-) -> dict[Side, dict[str, Any]]:
-    """A turn of each side, from another one in each round. Those that fail leave `sides`."""
-    order = list(sides)
-    first = number % len(order)
-    found = {}
-    for side in (*order[first:], *order[:first]):
-        try:
-            found[side] = sides[side].ask(
-                "turn", texts=texts.texts, rows=texts.rows, seconds=seconds, every=texts.every
-            )
-        except BertsmithError as why:
-            if side.who == OURS and not isinstance(why, SideFailed):
-                raise
-            left_out.append(f"{texts.name}, {side.label}: {ending(why)}")
-            del sides[side]
-    return found
 
 
 def _row(texts: TextSet, side: Side, rounds: Sequence[Sequence[float]], at_once: int, child: Child) -> dict[str, Any]:

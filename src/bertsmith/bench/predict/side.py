@@ -37,16 +37,20 @@ class Side:
     precision: str
 
     @property
+    def is_ours(self) -> bool:
+        return self.who == OURS
+
+    @property
     def label(self) -> str:
         """Its name in a table: "ours, onnx int8", or "openvino directly, bf16"."""
         if self.who == DIRECT:
             return f"{self.backend} directly, {self.precision}"
-        return f"{self.who}, {self.backend} {self.precision}" if self.who == OURS else f"pipeline, {self.precision}"
+        return f"{self.who}, {self.backend} {self.precision}" if self.is_ours else f"pipeline, {self.precision}"
 
     def start(self, folders: Folders, folder: Path, deadline: float) -> Child:
         """Its process, which is ready later."""
-        module = "bertsmith.bench.predict.ours" if self.who == OURS else "bertsmith.bench.predict.peer"
-        environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(self.who == OURS)}
+        module = "bertsmith.bench.predict.ours" if self.is_ours else "bertsmith.bench.predict.peer"
+        environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(self.is_ours)}
         return Child(module, {**asdict(self), **asdict(folders)}, folder, environment, deadline)
 
 

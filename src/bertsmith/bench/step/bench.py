@@ -19,10 +19,10 @@ from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.step.instances import real_batches
 from bertsmith.bench.step.made_batches import PERCENTILES
 from bertsmith.bench.step.plan import VOCABULARY, CpuSizes, GpuSizes, Plan, cpu_plan, gpu_plan
-from bertsmith.bench.step.race import FEWEST_ROUNDS, MOST_ROUNDS
 from bertsmith.bench.step.results import ladder_table, steps_table, time_table, with_gains
 from bertsmith.bench.step.run import LADDER, TIME, StepRun
 from bertsmith.bench.table import Report
+from bertsmith.bench.turns import FEWEST_ROUNDS, MOST_ROUNDS
 from bertsmith.model.flop import FORMULA
 
 PEERS = ("transformers",)

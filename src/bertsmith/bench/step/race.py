@@ -10,8 +10,7 @@ from pathlib import Path
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.process import Child, OutOfTime, ending, environment_of
 from bertsmith.bench.step.side import OURS, StepSide
-
-FEWEST_ROUNDS, MOST_ROUNDS = 3, 9
+from bertsmith.bench.turns import goes_on
 
 
 def start_side(side: StepSide, sets: Mapping[str, Path], folder: Path, deadline: float) -> Child:
@@ -59,8 +58,3 @@ def race(ours: Child, peer: Child | None, name: str, passes: int, seconds: float
             raise
         return Race(race(ours, None, name, passes, seconds).ours, failed=ending(why))
     return Race(tuple(found[ours]), tuple(found[peer]) if peer else ())
-
-
-def goes_on(rounds: int, spent: float, seconds: float) -> bool:
-    """Whether another round is due: their number is odd in the end, so that there is a median one."""
-    return rounds < FEWEST_ROUNDS or rounds % 2 == 0 or (rounds < MOST_ROUNDS and spent < seconds)

@@ -1,0 +1,47 @@
+"""Sides of a bench in turns, so that what else the machine does disturbs all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.bench.child import Answer
+from bertsmith.bench.process import Child, SideFailed, ending
+
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 9
+
+
+class Side(Protocol):
+    """What a process of a bench measures."""
+
+    @property
+    def is_ours(self) -> bool: ...
+
+
+S = TypeVar("S", bound=Side)
+
+
+def a_round(sides: dict[S, Child], number: int, fail: Callable[[S, str], None], **asked: Any) -> dict[S, Answer]:
+    """What each side answers to "turn", beginning with another one in each round. One that fails leaves `sides`, and
+    `fail` is told why.
+
+    Raises OutOfTime as `Child` does, and BertsmithError where a process of ours ends by itself.
+    """
+    order = list(sides)
+    first = number % max(len(order), 1)
+    found = {}
+    for side in (*order[first:], *order[:first]):
+        try:
+            found[side] = sides[side].ask("turn", **asked)
+        except BertsmithError as why:  # what ends a peer ends nothing else
+            if side.is_ours and not isinstance(why, SideFailed):
+                raise
+            fail(side, ending(why))
+            del sides[side]
+    return found
+
+
+def goes_on(rounds: int, spent: float, seconds: float) -> bool:
+    """Whether another round is due: their number is odd in the end, so that there is a median one."""
+    return rounds < FEWEST_ROUNDS or rounds % 2 == 0 or (rounds < MOST_ROUNDS and spent < seconds)
