@@ -30,6 +30,7 @@ BEFORE, OLD = "before", "old_"
 _NO_BETTER = 0.1
 _LENGTH = "sequence_length"
 _HEAD = ("masked words", "tokens", "loss before", "after", "change", "right before", "after")
+_COMPARED = {"masked_loss", "unigram_loss", "masked_bits_per_byte"}
 _OF_A_RECORD = ("kind", "step", "phase", "phase_step", _LENGTH)
 
 Figures = Mapping[str, float]
@@ -62,7 +63,12 @@ def own_figures(folder: Path) -> dict[int, Figures]:
         return {}
     facts = files.read_json(path)
     try:
-        return {int(length): dict(figures) for length, figures in facts["held_out"].items()}
+        return {
+            int(length): {
+                name: float(value) for name, value in figures.items() if value is not None
+            }  # null: not finite
+            for length, figures in facts["held_out"].items()
+        }
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise BertsmithError("this file does not say what a model was trained on", path, "remove it") from error
 
@@ -72,7 +78,7 @@ def tell_trained(found: Figures, own: Mapping[int, Figures], length: int, pieces
 
     found: of `Pretraining.record`. own: of `own_figures`. length: tokens of a sequence. pieces: of the vocabulary.
     """
-    measured = [each for each in own if "masked_loss" in own[each]]
+    measured = [each for each in own if own[each].keys() >= _COMPARED]
     nearest = min(measured, key=lambda each: abs(each - length)) if measured else 0
     is_low, by_frequency = _is_low(found), f"the {found['unigram_loss']:.3f} of frequencies alone, as it should be"
     said = f"loss before training: {_loss(found)} on masked words, {'' if is_low else 'not '}well below {by_frequency}"
