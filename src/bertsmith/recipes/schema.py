@@ -60,6 +60,11 @@ class Phase(TypeChecked):
     decay_share: float = 0.1
     """Of warmup_stable_decay: the share of the steps, at the end, over which the learning rate falls."""
 
+    @property
+    def tokens(self) -> int:
+        """At most, of all steps."""
+        return self.steps * self.global_batch * self.sequence_length
+
 
 @dataclass(frozen=True)
 class Masking(TypeChecked):

@@ -129,7 +129,7 @@ def _plan(
 def _timed(recipe: Recipe, plan: Plan) -> list[Work]:
     """The phases with the steps that there is time for, evaluations included: each has its share of the hours by the
     tokens that its own steps would have, as in a run."""
-    tokens = [phase.steps * phase.global_batch * phase.sequence_length for phase in _phases(recipe).values()]
+    tokens = [phase.tokens for phase in recipe.phases.values()]
     found = []
     for stage, of_phase in zip(plan.one.stages, tokens, strict=True):
         times = _evaluations(recipe, stage.work.name, stage.work.steps)

@@ -18,7 +18,7 @@ def draw_plan(plan: Plan, path: Path) -> bool:
     if figure is None:
         say(f"no picture: matplotlib is not installed ({INSTALL})")
         return False
-    figure.suptitle(f"{plan.asked.title}: {plan.asked.ranks} x {plan.device}, {plan.asked.precision}")
+    figure.suptitle(f"{plan.asked.title}: {plan.asked.ranks} x {plan.costs.name}, {plan.asked.precision}")
     memory, step, hosts = figure.subplots(1, 3)
     _draw_memory(memory, plan)
     whole = [each for each in plan.many if each.stages]
@@ -33,7 +33,7 @@ def _draw_memory(axes: Any, plan: Plan) -> None:
     axes.barh(list(parts), list(parts.values()), color="tab:blue")
     axes.invert_yaxis()
     axes.set_xlabel("GB")
-    axes.set_title(f"memory of a rank: {plan.needed / 1e9:.1f} of {plan.capacity / 1e9:.0f} GB")
+    axes.set_title(f"memory of a rank: {plan.needed / 1e9:.1f} of {plan.costs.capacity / 1e9:.0f} GB")
 
 
 def _draw_step(axes: Any, whole: Sequence[OnHosts]) -> None:

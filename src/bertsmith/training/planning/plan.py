@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
@@ -86,22 +86,39 @@ class OnHosts:
 
 @dataclass(frozen=True)
 class Plan:
-    """memory: of a rank on one host, by part. fitting: the most tokens of a micro-batch that fit."""
+    """many: the run on so many hosts as `HOSTS` has. memory: of a rank on one host, by part. fitting: the most tokens
+    of a micro-batch that fit."""
 
     asked: Asked
-    device: str
-    notes: Sequence[str]
-    one: OnHosts
+    costs: Costs
     many: Sequence[OnHosts]
     memory: dict[str, float]
-    capacity: float
     fitting: int
-    warnings: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def one(self) -> OnHosts:
+        """The run on one host."""
+        return self.many[0]
 
     @property
     def needed(self) -> float:
         """Bytes of a rank."""
         return sum(self.memory.values())
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is wrong with it, a line each."""
+        found = []
+        epochs = sum(each.epochs for each in self.asked.works if each.sequence.masked)
+        if epochs > MANY_EPOCHS:
+            found.append(f"the run goes through its corpus {epochs:,.0f} times; BERT went through its own 40 times")
+        if self.needed > _FITS * self.costs.capacity:
+            advice = f"use at most --micro-batch-tokens {self.fitting}" if self.fitting else "no micro-batch fits"
+            if self.asked.can_checkpoint and not self.asked.held.checkpointing:
+                advice += ", or --gradient-checkpointing" if self.fitting else "; --gradient-checkpointing needs less"
+            needed, capacity = self.needed / 1e9, self.costs.capacity / 1e9
+            found.append(f"this does not fit: a rank needs {needed:.1f} GB, and {capacity:.1f} GB are there; {advice}")
+        return found
 
 
 def make_plan(asked: Asked, costs: Costs) -> Plan:
@@ -118,11 +135,8 @@ def make_plan(asked: Asked, costs: Costs) -> Plan:
         # Exactly so many, because from some number on masks are kept in bits.
         return Cut(2, replace(worst.batch.times(tokens / worst.batch.tokens), tokens=tokens))
 
-    room = _FITS * costs.capacity
-    most = 64 * asked.most_tokens
-    fitting = largest(held, of_tokens, room, most)
-    plan = Plan(asked, costs.name, costs.notes, many[0], many, memory(held, worst), costs.capacity, fitting)
-    return replace(plan, warnings=_warnings(plan, room))
+    fitting = largest(held, of_tokens, room=_FITS * costs.capacity, most=64 * asked.most_tokens)
+    return Plan(asked, costs, many, memory(held, worst), fitting)
 
 
 def on_hosts(asked: Asked, costs: Costs, hosts: int) -> OnHosts:
@@ -152,33 +166,19 @@ def _stage(asked: Asked, costs: Costs, work: Work, hosts: int) -> Stage:
     return Stage(work, cut, seconds, evaluation, flop)
 
 
-def _warnings(plan: Plan, room: float) -> list[str]:
-    found = []
-    epochs = sum(each.epochs for each in plan.asked.works if each.sequence.masked)
-    if epochs > MANY_EPOCHS:
-        found.append(f"the run goes through its corpus {epochs:,.0f} times; BERT went through its own 40 times")
-    if plan.needed > room:
-        advice = f"use at most --micro-batch-tokens {plan.fitting}" if plan.fitting else "no micro-batch fits"
-        if plan.asked.can_checkpoint and not plan.asked.held.checkpointing:
-            advice += ", or --gradient-checkpointing" if plan.fitting else "; --gradient-checkpointing needs less"
-        needed, capacity = plan.needed / 1e9, plan.capacity / 1e9
-        found.append(f"this does not fit: a rank needs {needed:.1f} GB, and {capacity:.1f} GB are there; {advice}")
-    return found
-
-
 def as_record(plan: Plan) -> dict[str, Any]:
     """All figures, as JSON holds them."""
     asked = plan.asked
     return {
         "run": asked.title,
-        "device": plan.device,
+        "device": plan.costs.name,
         "ranks_of_a_host": asked.ranks,
         "precision": asked.precision,
         "parameters": asked.held.size.total,
-        "rates": list(plan.notes),
+        "rates": list(plan.costs.notes),
         "facts": list(asked.facts),
-        "warnings": list(plan.warnings),
-        "memory_bytes": {"parts": plan.memory, "needed": plan.needed, "capacity": plan.capacity},
+        "warnings": plan.warnings,
+        "memory_bytes": {"parts": plan.memory, "needed": plan.needed, "capacity": plan.costs.capacity},
         "largest_micro_batch_tokens": plan.fitting,
         "stages": [_stage_record(each) for each in plan.one.stages],
         "tokens": sum(each.tokens for each in asked.works),

@@ -16,11 +16,11 @@ Cells = Callable[[Stage], str]
 def plan_lines(plan: Plan) -> list[str]:
     """All of it."""
     asked = plan.asked
-    count = f"{asked.ranks} x {plan.device}" if asked.ranks > 1 else plan.device
+    count = f"{asked.ranks} x {plan.costs.name}" if asked.ranks > 1 else plan.costs.name
     return [
         f"{asked.title}, on {count}, {asked.precision}",
         *asked.facts,
-        *plan.notes,
+        *plan.costs.notes,
         "",
         *_stages(plan),
         "",
@@ -93,7 +93,7 @@ def _count(number: float) -> str:
 
 def _memory(plan: Plan) -> list[str]:
     rows = [[f"  {name}", size(value)] for name, value in plan.memory.items() if value]
-    total = f"{size(plan.needed)} of {size(plan.capacity)}"
+    total = f"{size(plan.needed)} of {size(plan.costs.capacity)}"
     fits = f"the largest micro-batch that fits has {plan.fitting:,} slots" if plan.fitting else "no micro-batch fits"
     return ["memory of a rank, at its peak", *aligned(rows, "lr"), f"  in all {total}; {fits}"]
 

@@ -203,8 +203,7 @@ def _pace(recipe: Recipe, number: int) -> Pace | None:
     """That of a phase of a run that is driven by time."""
     if not recipe.hours:
         return None
-    phases = (recipe.phase1, recipe.phase2)
-    tokens = [phase.steps * phase.global_batch * phase.sequence_length for phase in phases]
+    tokens = [recipe.phase1.tokens, recipe.phase2.tokens]
     until = 3600 * recipe.hours * sum(tokens[:number]) / sum(tokens)
     return Pace(until)
 
