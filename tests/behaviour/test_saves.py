@@ -202,6 +202,7 @@ def test_a_run_without_its_checkpoints_begins_anew_and_says_so(
     resumed = pretrain(SAVING, corpus(), folder, resume=True)
     assert f"warning: there is no checkpoint in {folder}, so the run begins anew at its first step" in said.text
     assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
 
 
 @pytest.mark.parametrize("damage", ["", "{", "null"])

@@ -17,7 +17,7 @@ from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
 from made_kills import Moment, drawing
-from made_runs import corpus, figures, ran, signalled_after, small_corpus, small_recipe, stopped_after, weights
+from made_runs import corpus, figures, ran, signalled_after, small_corpus, small_recipe, weights
 
 # Some 140 to 190 instances an epoch, by the Python whose documentation they are of: the phase is in its third epoch or
 # later at its end, and lines come every three steps, so a stop falls between two.
@@ -68,20 +68,6 @@ def test_killed_at_random_moments_and_resumed_is_unbroken(unbroken: Run, tmp_pat
     assert not [each.name for each in folder.iterdir() if each.name.startswith(".") and each.name != ".lock"], (
         "nothing half written is left"
     )
-
-
-def test_a_run_stopped_before_its_first_checkpoint_begins_anew(
-    unbroken: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "run"
-    stopped_after(4, monkeypatch, RECIPE, folder)
-    for each in step_folders(folder):
-        for file in each.iterdir():
-            file.unlink()
-        each.rmdir()
-    resumed = pretrain(RECIPE, corpus(), folder, resume=True)
-    assert figures(resumed) == figures(unbroken)
-    assert weights(resumed) == weights(unbroken)
 
 
 def test_resuming_a_finished_run_changes_nothing(unbroken: Run) -> None:

@@ -171,24 +171,6 @@ def test_padded_face_without_mask_or_types_takes_all_as_real_and_first() -> None
         assert distance(model.encoder.encode_padded(ids), twin(model).eval().bert(ids).last_hidden_state) < CLOSE
 
 
-@pytest.mark.parametrize("compute", [None, torch.bfloat16, torch.float16], ids=str)
-def test_empty_and_fully_masked_input_is_never_nan(compute: torch.dtype | None) -> None:
-    config = small_config()
-    model = drawn_model(config, dtype=torch.float32, compute=compute).eval()
-    ids = torch.ones(2, 6, dtype=torch.int64)
-    mask = torch.zeros_like(ids)
-    assert torch.equal(model.encoder.encode_padded(ids, mask), torch.zeros(2, 6, 16))
-    mask[1, :3] = 1
-    out = model.encoder.encode_padded(ids, mask)
-    assert bool(torch.isfinite(out).all())
-    assert not out[0].any()
-    batch = drawn_inputs(config, [0, 9, 0])
-    masked, next_sentence = model.losses(batch)
-    (masked.loss + next_sentence.loss).backward()
-    assert int(next_sentence.count) == 1
-    assert all(bool(torch.isfinite(each.grad).all()) for each in model.parameters() if each.grad is not None)
-
-
 @pytest.mark.parametrize("compute", [None, torch.bfloat16], ids=str)
 def test_a_micro_batch_without_sequences_adds_nothing(compute: torch.dtype | None) -> None:
     config = small_config()

@@ -88,12 +88,3 @@ def test_the_factor_is_a_power_of_two_that_leaves_256_to_511_labels(labels: int,
     assert labels < 256 or 256 <= labels / factor < 512
     scale.set_labels(1)
     assert float(scale.factor) == 4.0, "of the present step alone"
-
-
-@pytest.mark.parametrize("compute", [None, torch.bfloat16], ids=str)
-def test_without_a_loss_scale_the_size_of_a_step_changes_no_factor(compute: torch.dtype | None) -> None:
-    model = fresh_model(compute, **SHAPE)
-    optimizer = Lamb(parameter_groups(model, 0.01))
-    optimizer.begin_step(LARGE)
-    loss = torch.tensor(3.0)
-    assert optimizer.scaled(loss) is loss
