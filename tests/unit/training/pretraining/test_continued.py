@@ -99,20 +99,19 @@ def test_a_model_folder_says_what_it_was_trained_on_wherever_it_lies(
     (final,) = run.metrics("final")
     assert (facts["steps"], facts["tokens"]) == (100, run.metrics("end")[0]["tokens"])
     assert own_figures(tmp_path / "model")[64]["masked_loss"] == final["masked_loss"]
+    path = tmp_path / "model" / "pretraining.json"
     for damaged in ("[]", '{"held_out": {"64": {"masked_loss": "low"}}}', '{"held_out": {"64": {"masked_loss": []}}}'):
-        (tmp_path / "model" / "pretraining.json").write_text(damaged, encoding="utf-8")
+        path.write_text(damaged, encoding="utf-8")
         with pytest.raises(BertsmithError, match="does not say what a model was trained on"):
             own_figures(tmp_path / "model")
     # A loss that was no number is null, and one figure alone compares with nothing.
-    for number, lacking in enumerate((None, '{"masked_loss": null, "unigram_loss": 5.1}', '{"masked_loss": 5.1}')):
-        (tmp_path / "model" / "pretraining.json").unlink()
-        if lacking is not None:
-            text = f'{{"held_out": {{"64": {lacking}}}}}'
-            (tmp_path / "model" / "pretraining.json").write_text(text, encoding="utf-8")
+    for number, told in enumerate(('{"masked_loss": null, "unigram_loss": 5.1}', '{"masked_loss": 5.1}', "")):
+        path.write_text(f'{{"held_out": {{"64": {told}}}}}', encoding="utf-8")
+        if not told:
+            path.unlink()
         said.clear()
         pretrain(small_recipe(**NO_STEP), old, tmp_path / f"run-{number}", init_from=tmp_path / "model")
         assert line_with(said, "does not say which loss")
-        (tmp_path / "model" / "pretraining.json").touch()
 
 
 @pytest.mark.parametrize(("wild", "words"), [(False, ""), (True, "; guessing among all pieces would be as good")])
