@@ -66,14 +66,15 @@ RANGES: Mapping[str, Range] = {
     "pairs.short_sequences": _SHARE,
     "optimizer.beta1": _PROBABILITY_BELOW_ONE,
     "optimizer.beta2": _PROBABILITY_BELOW_ONE,
-    "optimizer.epsilon": Range(0, 1, above=True),
-    "optimizer.weight_decay": _ZERO_UP,
+    # As far as fp32 goes: an epsilon that is 0 there makes weights of rare pieces 0 / 0.
+    "optimizer.epsilon": Range(1e-30, 1),
+    "optimizer.weight_decay": Range(0, 1e6),
     "optimizer.max_gradient_norm": _ZERO_UP,
     **{f"distillation.{name}": _ZERO_UP for name in ("labels", "hidden", "attention", "values")},
     "distillation.relation_heads": _ZERO_UP,
     "distillation.teacher_layers": _ZERO_UP,
     "seed": Range(0, 2**63 - 1),
-    "hours": _ZERO_UP,
+    "hours": Range(0, 1e6),  # more than a century
     "micro_batch_tokens": _ONE_UP,
     "loader_workers": _ZERO_UP,
     "log_every": _ONE_UP,
