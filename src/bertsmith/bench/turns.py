@@ -24,7 +24,7 @@ S = TypeVar("S", bound=Side)
 
 def a_round(sides: dict[S, Child], number: int, fail: Callable[[S, str], None], **asked: Any) -> dict[S, Answer]:
     """What each side answers to "turn", beginning with another one in each round. One that fails leaves `sides`, and
-    `fail` is told why.
+    `fail` is given the reason.
 
     Raises OutOfTime as `Child` does, and BertsmithError where a process of ours ends by itself.
     """
