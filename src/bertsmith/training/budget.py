@@ -161,7 +161,7 @@ def _chosen(given: Recipe, overrides: Sequence[str], speed: float, corpus: Path)
         found = fitted(*counts, [_with(found.size, asked)], asked.get(_BATCH))
     why = f"{given.hours:g} hours at {speed / 1e12:,.2f} TFLOP/s are {found.tokens / 1e6:,.1f} million tokens of it"
     log_choice("model", f"{found.size.layers} layers of {found.size.hidden}", why)
-    with as_details():  # of what the user gives it is told already what has no effect
+    with as_details():  # which of the flags of the user have no effect was logged before
         recipe = load_recipe(BUDGET, [*_flags(found), *overrides], budget=True)
     shown = f"{recipe.phase1.global_batch} sequences a step, learning rate {recipe.phase1.learning_rate:.2g}"
     log_choice("batch", shown, f"some {found.steps:,} steps")
