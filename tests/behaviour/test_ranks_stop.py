@@ -23,7 +23,7 @@ from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import pretrain
-from bertsmith.training.pretraining import evaluate, objective
+from bertsmith.training.pretraining import objective
 from bertsmith.training.run_folder import Run
 from made_ranks import BERTSMITH, arguments, ended, processes, srun, started, wait_for_step
 from made_runs import (
@@ -107,7 +107,7 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
 
 def signalled_in_measurement(number: int, patch: pytest.MonkeyPatch) -> None:
     """Has this process send itself SIGTERM in the first batch of its measurement of this number, from 1."""
-    measure, batch, begun = evaluate.evaluate, evaluate.held_out_figures, []
+    measure, batch, begun = objective.Pretraining.measure, objective.held_out_figures, []
 
     def measuring(*given: Any, **named: Any) -> Any:
         begun.append(1)
@@ -119,8 +119,8 @@ def signalled_in_measurement(number: int, patch: pytest.MonkeyPatch) -> None:
             signal.raise_signal(signal.SIGTERM)
         return batch(*given)
 
-    patch.setattr(objective, "evaluate", measuring)
-    patch.setattr(evaluate, "held_out_figures", figures_of_batch)
+    patch.setattr(objective.Pretraining, "measure", measuring)
+    patch.setattr(objective, "held_out_figures", figures_of_batch)
 
 
 def test_a_signal_to_one_rank_ends_measurements_and_the_wait_for_an_index_on_all(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.checkpoints.position import read_position
 from bertsmith.training.loop import Trainer
 from bertsmith.training.pretrain import Run, pretrain
-from bertsmith.training.pretraining import evaluate
+from bertsmith.training.pretraining import objective
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.records.sinks import Outputs
 from made_runs import blocks_drawing, corpus, figures, save_recipe, signalled_after, small_corpus, small_recipe, weights
@@ -120,13 +120,13 @@ def test_a_signal_in_an_evaluation_ends_it_and_it_is_done_again(
     """Evaluations of a large model take longer than a machine waits before it kills; 4: the last step of the phase."""
     recipe = small_recipe(phase1__steps=4, phase2__steps=0, evaluate_every=2, evaluate_instances=64)
     measured: list[int] = []
-    figures_of = evaluate.held_out_figures
+    figures_of = objective.held_out_figures
 
     def counted(*rest: Any) -> Any:
         measured.append(1)
         return figures_of(*rest)
 
-    monkeypatch.setattr(evaluate, "held_out_figures", counted)
+    monkeypatch.setattr(objective, "held_out_figures", counted)
     unbroken = pretrain(recipe, corpus(), tmp_path / "unbroken")
     every, advance = len(measured), Trainer._advance
 
@@ -134,7 +134,7 @@ def test_a_signal_in_an_evaluation_ends_it_and_it_is_done_again(
         advance(trainer, taken)
         if trainer.position.step == step:  # the evaluation after it has begun when the signal comes
             monkeypatch.setattr(
-                evaluate, "held_out_figures", lambda *rest: (signal.raise_signal(15), counted(*rest))[1]
+                objective, "held_out_figures", lambda *rest: (signal.raise_signal(15), counted(*rest))[1]
             )
 
     with monkeypatch.context() as patch:
@@ -143,7 +143,7 @@ def test_a_signal_in_an_evaluation_ends_it_and_it_is_done_again(
             pretrain(recipe, corpus(), tmp_path / "run")
     assert (saved := read_position(step_folders(tmp_path / "run")[-1])).unmeasured
     assert saved.step == step
-    monkeypatch.setattr(evaluate, "held_out_figures", counted)
+    monkeypatch.setattr(objective, "held_out_figures", counted)
     resumed = pretrain(recipe, corpus(), tmp_path / "run", resume=True)
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
@@ -156,7 +156,7 @@ def test_a_signal_in_a_measurement_before_the_first_step_or_after_the_last_ends_
 ) -> None:
     recipe = small_recipe(phase1__steps=2, phase2__steps=0, evaluate_instances=64)
     measured: list[int] = []
-    signal_at, figures_of = 0, evaluate.held_out_figures
+    signal_at, figures_of = 0, objective.held_out_figures
 
     def counted(*rest: Any) -> Any:
         measured.append(1)
@@ -164,7 +164,7 @@ def test_a_signal_in_a_measurement_before_the_first_step_or_after_the_last_ends_
             signal.raise_signal(signal.SIGTERM)
         return figures_of(*rest)
 
-    monkeypatch.setattr(evaluate, "held_out_figures", counted)
+    monkeypatch.setattr(objective, "held_out_figures", counted)
     more: dict[str, Any] = {}
     if part in ("a trained start", "old text before training"):
         more = {"init_from": pretrain(recipe, corpus(), tmp_path / "first").model}

@@ -148,6 +148,8 @@ class Service:
         """
         name = request.path_params.get("model") if name is None else name
         found = [self.named(name)] if name is not None else list(self.models.values())
+        if name is not None:
+            account_of(request).model = found[0].name
         fit = [model for model in found if able(model)]
         if not fit:
             kinds = ", ".join(f"{model.name} ({model.kind})" for model in found)

@@ -258,7 +258,7 @@ def _numbered(row: Row, name: str) -> list[str]:
     return found
 
 
-def _right(label: str, choices: Sequence[str], names: list[Any]) -> tuple[int, bool]:
+def _right(label: str, choices: Sequence[str], names: list[str]) -> tuple[int, bool]:
     """(The number of the right choice, whether the label is its letter): the label is one of the names of the choices,
     if they have some, or that number, or else the choice's text, or its letter. ValueError where it is none of these,
     or the text of two choices."""

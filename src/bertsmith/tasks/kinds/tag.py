@@ -110,6 +110,9 @@ class Tag(Task):
         warn_of_alike(counts)
         names = (OUTSIDE, *(f"{letter}-{label}" for label in sorted(counts) for letter in (BIO.first, BIO.middle)))
         tagged = [record.tags for record in map(_tagged, records) if record.tags is not None]
+        without = sum(record.tags is None and not record.label for record in map(_tagged, records))
+        if without:  # an empty cell may mean that nobody has looked at the text yet
+            say(f"no entity is marked in {without:,} of {len(records):,} training rows: their words count as outside")
         scheme = scheme_of(tagged)
         known = scheme if tagged and are_in(scheme, tagged) else None
         return cls(names, settings.window_overlap, known, dict(counts.most_common()))

@@ -66,14 +66,14 @@ def plain(cell: Any) -> Any:
     return cell.tolist() if hasattr(cell, "tolist") else cell
 
 
-def choices_in(cell: Any) -> tuple[list[Any], list[Any]] | None:
+def choices_in(cell: Any) -> tuple[list[Any], list[str]] | None:
     """(The choices of a cell, what they are called) of a list, or as ARC has them {"text": [...], "label": ["A", ...]}:
     in a list they have no names. None for anything else."""
     parts: tuple[Any, Any] = (cell.get("text"), cell.get("label")) if isinstance(cell, Mapping) else (cell, [])
     texts, names = map(plain, parts)
     if isinstance(texts, str) or not isinstance(texts, Sequence) or not isinstance(names, Sequence):
         return None
-    return list(texts), list(names)
+    return list(texts), list(map(str, names))
 
 
 def held_as_json(cell: Any) -> list[Any] | dict[str, Any] | None:

@@ -15,6 +15,7 @@ LISTS: tuple[Holds, ...] = ("words", "numbers")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 # "#1 ID", "pairID", "row_id", "uuid"; not "valid". An address may also be what is to be judged.
 _ID_NAME = re.compile(r"(?:^|[\W_])(?i:ids?|idx|index|guid|uuid|uid|key|hash)$|[a-z]I[Dd]$")
+_FILE = re.compile(r"[\w./\\-]+\.[A-Za-z]\w{1,4}")  # of a path, without the colon of an address
 _URL_NAME, _URL = re.compile(r"(?:^|[\W_])(?i:url)$"), re.compile("https?://")
 _IDS_DIFFER_IN = 4  # characters, as row-9 and row-10000
 _FEWEST_WORDS, _FEWEST_CHARACTERS = 3.0, 15.0
@@ -47,19 +48,16 @@ class Shape:
             return all(each.is_integer() for each in numbers) and numbers == sorted(numbers)
         return self.words == 1 and all(any(each.isdigit() for each in value) for value in self.counts)
 
-    def differs(self) -> bool:
-        """Whether it has two values at least."""
-        return len(self.counts) > 1
-
     def varies(self) -> bool:
         """Whether it has many different values, as texts and not as classes."""
         return len(self.counts) > _LEAST_DISTINCT * self.filled
 
     @property
     def differs_in_length(self) -> bool:
-        """Whether its values differ in their length by more than ids do, which its name does not say that they are."""
+        """Whether its values differ in their length by more than ids do, and it is no id by its name nor of files."""
         lengths = [len(value) for value in self.counts] or [0]
-        return max(lengths) - min(lengths) > _IDS_DIFFER_IN and not _ID_NAME.search(self.name)
+        are_ids = _ID_NAME.search(self.name) or all(map(_FILE.fullmatch, self.counts))
+        return max(lengths) - min(lengths) > _IDS_DIFFER_IN and not are_ids
 
     @property
     def is_free_text(self) -> bool:

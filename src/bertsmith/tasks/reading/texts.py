@@ -12,7 +12,7 @@ from bertsmith.rows.squad import TRUTHS
 from bertsmith.tasks.reading.labels import MOST_CLASSES, class_name
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.reading.shapes import LISTS, Shape, is_number, shapes_of
-from bertsmith.tasks.reading.table import Table
+from bertsmith.tasks.reading.table import Table, folded
 
 TEXTS = (
     "text", "sentence", "review", "review_text", "reviewtext", "content", "body", "comment", "comment_text", "message",
@@ -26,8 +26,11 @@ _PAIRS = (
 LABELS = (
     "labels", "gold_label", "class", "category", "target", "sentiment", "intent", "emotion", "topic", "polarity",
     "tags", "is_duplicate", "quality", "score", "stars", "star_rating", "rating", "similarity", "similarity_score",
-    "answer", "accept", "class_index",
+    "answer", "accept",
 )  # fmt: skip
+_NUMBERED_LABELS = ("class_index",)
+"""Of what another column may have by its name."""
+_VERDICTS = {"accept", "reject", "ignore"}
 SIMILARITIES = ("score", "similarity", "similarity_score")
 _FIRST = {"1": "2", "a": "b", "A": "B"}
 _THIRD = {"1": "3", "a": "c", "A": "C"}
@@ -52,8 +55,8 @@ class Found:
 def text_and_label(table: Table) -> Found:
     """The text or the two texts, and the label. Raises BertsmithError where several columns may be one of them."""
     several = table.several("label")
-    # One value alone tells nothing, as Prodigy's "answer" beside the labels in "accept".
-    label = table.columns.label if several else table.named("label", LABELS, fits=Shape.differs)
+    label = table.columns.label if several else table.named("label", LABELS, fits=_is_no_verdict)
+    label = label or table.named("label", _NUMBERED_LABELS)
     columns, why = _texts(table, several or (() if label is None else (label,)))
     if label is None:
         label, why["label"] = _label_by_shape(table, tuple(columns.values()))
@@ -139,6 +142,11 @@ def kind_of_labels(table: Table, label: str) -> tuple[str, str]:
     return "classify", f"{what}{mostly} in '{label}'{regress}"
 
 
+def _is_no_verdict(shape: Shape) -> bool:
+    """Whether it is not Prodigy's "answer", on the labels that are in "accept"."""
+    return not _VERDICTS.issuperset(shape.counts)
+
+
 def _texts(table: Table, but: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
     own, second = table.own("text"), table.own("text_b")
     if own is not None:
@@ -148,7 +156,8 @@ def _texts(table: Table, but: Collection[str]) -> tuple[dict[str, str], dict[str
     if len(pairs) > 1:
         raise table.refusal("several pairs of columns may be the two texts", sum(pairs, ()), "text", "text_b")
     if pairs:
-        usual = [name for name in table.usual(TEXTS, "text") if table.shapes[name].varies()]
+        is_usual = tuple(map(folded, pairs[0])) in _PAIRS
+        usual = [] if is_usual else [name for name in table.usual(TEXTS, "text") if table.shapes[name].varies()]
         if others := [name for name in usual if name not in (*pairs[0], *but)]:
             raise table.refusal("several columns may be the texts", [*pairs[0], *others], "text", "text_b")
         return dict(zip(("text", "text_b"), pairs[0], strict=True)), dict.fromkeys(

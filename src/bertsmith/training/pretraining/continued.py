@@ -66,7 +66,7 @@ def own_figures(folder: Path) -> dict[int, Figures]:
         every = {int(length): figures.items() for length, figures in facts["held_out"].items()}
         # Null stands for a figure that was not finite.
         return {length: {name: float(each) for name, each in own if each is not None} for length, own in every.items()}
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
+    except (TypeError, KeyError, AttributeError, ValueError, OverflowError) as error:
         raise BertsmithError("this file does not say what a model was trained on", path, "remove it") from error
 
 

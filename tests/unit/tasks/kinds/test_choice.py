@@ -55,6 +55,7 @@ class Given(nn.Module):
         ({"text": "a", "choices": ["b", "c"], "label": 1}, {}),
         ({"text": "a", "choices": '["b", "c"]', "label": "1"}, {}),
         ({"text": "a", "choices": {"text": np.array(["b", "c"]), "label": ["1", "2"]}, "label": "2"}, {}),
+        ({"text": "a", "choices": {"text": ["b", "c"], "label": [1, 2]}, "label": 2}, {}),
         ({"text": "a", "choices": '{"text": ["b", "c"], "label": ["A", "c"]}', "label": "c"}, {}),
         ({"text": "a", "choice0": "b", "choice1": "c", "choice3": "", "choice2024": 7, "label": "c"}, {}),
         ({"text": "a", "ending0": "b", "ending1": "c", "label": "1.0"}, {}),

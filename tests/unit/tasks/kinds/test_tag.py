@@ -297,3 +297,13 @@ def test_the_loss_is_the_sum_over_labelled_words() -> None:
 def test_types_that_differ_by_case_are_named(said: pytest.LogCaptureFixture) -> None:
     task_of([{"tokens": ["a", "b"], "tags": ["B-Person", "B-person"]}])
     assert "are classes of their own: 'Person' and 'person'" in said.text
+
+
+def test_texts_without_a_mark_are_counted(said: pytest.LogCaptureFixture) -> None:
+    """An empty cell may be of a text that nobody has looked at."""
+    marked = {"text": "ab c", "spans": [{"start": 0, "end": 2, "label": "x"}]}
+    task_of([marked, *[{"text": "c", "spans": each} for each in ("", [])]])
+    assert "no entity is marked in 2 of 3 training rows" in said.text
+    said.clear()
+    task_of([marked, {"tokens": ["c"], "tags": ["O"]}])
+    assert "no entity" not in said.text
