@@ -52,7 +52,7 @@ def evaluate(
     if folder is not None:
         files.check_place(folder / "report")  # before anything is measured
     predictor = predictor_of(model, **loading)
-    run = predictor.folder.parent
+    run = predictor.folder.resolve().parent
     rows_of_run = _rows_of_run(run)
     if folder is not None and folder.resolve() in [(run / REPORT / part).resolve() for part in rows_of_run]:
         what = "this is the report of the run itself, which would be written over"
@@ -68,8 +68,11 @@ def evaluate(
 
 def _rows_of_run(run: Path) -> dict[str, str]:
     """The parts of the rows that a run was made with, "train", "dev" and perhaps "test", each with a checksum; none
-    where this is no run. run: the folder above the model's."""
-    known = files.read_json(run / RUN_FILE) if (run / RUN_FILE).is_file() else {}
+    where this is no run, or its file is damaged. run: the folder above the model's."""
+    try:
+        known = files.read_json(run / RUN_FILE) if (run / RUN_FILE).is_file() else {}
+    except BertsmithError:
+        return {}
     facts = known.items() if isinstance(known, dict) else ()
     return {name.removesuffix("_rows"): value for name, value in facts if name.endswith("_rows")}
 

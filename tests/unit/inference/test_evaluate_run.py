@@ -1,6 +1,7 @@
 """What `evaluate` says of rows that the model was trained on, and leaves alone of the run that it belongs to."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -31,6 +32,15 @@ def test_rows_that_the_model_was_trained_on_are_warned_of(run, said):
         said.clear()
         evaluate(model, rows(16, 2), **ON_CPU)
         assert not [each for each in said.messages if OWN in each]
+
+
+def test_a_model_below_another_file_of_that_name_and_one_called_by_a_dot_are_measured(run, tmp_path, monkeypatch):
+    shutil.copytree(run / "model", tmp_path / "model")
+    (tmp_path / "run.json").write_text("{")
+    assert evaluate(tmp_path / "model", rows(16, 2), **ON_CPU).rows == 16
+    monkeypatch.chdir(run / "model")
+    with pytest.raises(BertsmithError, match="the report of the run itself"):
+        evaluate(".", rows(16, 2), report="../report/dev", **ON_CPU)
 
 
 def test_the_report_of_the_run_itself_is_not_written_over(run):

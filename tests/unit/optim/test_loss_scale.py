@@ -130,22 +130,25 @@ def test_without_a_loss_scale_an_overflow_is_never_sound() -> None:
     assert optimizer.scaled(loss) is loss, "whatever the size of a step"
 
 
+@pytest.mark.parametrize("scales", [True, False], ids=["a loss scale", "none"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_state_survives_a_safe_load_to_the_bit(kind) -> None:
+def test_state_survives_a_safe_load_to_the_bit(kind, scales: bool) -> None:
     those = parameters()
-    optimizer = optimizer_of(kind, those, loss_scale=LossScale(initial=8.0, grow_every=3))
+    optimizer = optimizer_of(kind, those, loss_scale=LossScale(initial=8.0, grow_every=3) if scales else None)
     for seed in range(2):
         take(optimizer, those, seed)
     file = io.BytesIO()
     torch.save(optimizer.state_dict(), file)
     file.seek(0)
     others = [torch.nn.Parameter(each.detach().clone()) for each in those]
-    second = optimizer_of(kind, others, loss_scale=LossScale(grow_every=3))
+    second = optimizer_of(kind, others, loss_scale=LossScale(grow_every=3) if scales else None)
     second.load_state_dict(torch.load(file, weights_only=True))
     for seed in range(2, 6):
         take(optimizer, those, seed)
         take(second, others, seed)
     assert all(torch.equal(a, b) for a, b in zip(those, others, strict=True))
+    if not scales:
+        return
     found = [{name: float(each) for name, each in side.loss_scale.state_dict().items()} for side in (optimizer, second)]
     assert found[0] == found[1] == {"scale": 32.0, "good_updates": 0.0, "skipped_updates": 0.0}
     with pytest.raises(KeyError, match="loss_scale"):

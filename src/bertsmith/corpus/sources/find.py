@@ -78,9 +78,9 @@ def find_files(
         raise BertsmithError(what, "sources", f"name files, folders, globs or '{PYTHON_DOCS}'")
     found: list[SourceFile] = []
     passed = Tally()
-    seen, read, wrong_field = set[str](), set[str](), list[BertsmithError]()
+    seen, read = set[str](), set[str]()
     for source in sources:
-        before, read_before = len(found), False
+        before, read_before, wrong_field = len(found), False, list[BertsmithError]()
         of_kept = kept.get(str(source))
         for path, name in [(of_kept.path, of_kept.name)] if of_kept else _paths(str(source), passed, own):
             real = os.path.realpath(path)
@@ -107,7 +107,7 @@ def find_files(
             else:
                 passed.note(f"files skipped: {recognised}", 1, path.stat().st_size, name)
                 wrong_field += [recognised.wrong_field] if recognised.wrong_field else []
-        if len(wrong_field) > len(found):
+        if len(wrong_field) > len(found) - before:
             raise wrong_field[0]
         if len(found) == before and not read_before:
             raise BertsmithError("this source holds no file to read", source, _nothing(passed))

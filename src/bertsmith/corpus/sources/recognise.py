@@ -35,10 +35,11 @@ READABLE = (
     "readable are text, JSON lines, csv, tsv, parquet, WikiExtractor output and MediaWiki XML dumps, each plain or "
     "compressed as gz, bz2, xz or zst"
 )
+_MARKUP_NAMES = (".xml", ".sgm", ".sgml", ".tei", ".html", ".htm", ".xhtml")
 _MARKUP = (b"<!doctype", b"<html", b"<title>", b"<body", b"<?xml", b"{\\rtf", b"%pdf-")
 # XML without a declaration, or SGML: an element that holds others. One that holds text is a mark in text, such as <s>
 # around a sentence; and text may begin with elements of HTML, as Markdown does.
-_NESTED = re.compile(rb"\s*<([a-z][\w:.-]*)(?:\s[^<>]*)?>\s*<[a-z!?]", re.IGNORECASE)
+_NESTED = re.compile(rb"\s*<([a-z][\w:.-]*)(?:\s(?:[^<>\"']|\"[^\"]*\"|'[^']*')*)?>\s*<[a-z!?]", re.IGNORECASE)
 _TAGS_OF_TEXT = frozenset(
     b"a b big blockquote br center code details div dl em font h1 h2 h3 h4 h5 h6 hr i img kbd ol p picture pre s small "
     b"span strong sub sup table u ul".split()
@@ -120,7 +121,7 @@ def _form_of(path: Path, codec: str, raw: bytes, options: ReadOptions) -> Form |
         return Form("mediawiki", codec, encoding)
     if head.lstrip().startswith(b"<doc ") and b" id=" in head.partition(b">")[0]:
         return Form("wikiextractor", codec, encoding)
-    if start.startswith(_MARKUP) or _is_nested(head):
+    if start.startswith(_MARKUP) or _is_nested(head, name):
         return Unread("markup", fix="give its plain text")
     if _JSON_ARRAY.match(head):
         return _NOT_A_ROW_A_LINE
@@ -146,10 +147,13 @@ def _damaged(reason: str) -> Unread:
     return Unread(reason, damaged=True, fix="copy or write it again")
 
 
-def _is_nested(head: bytes) -> bool:
-    """Whether a file begins with an element that holds others, of which some end."""
+def _is_nested(head: bytes, name: str) -> bool:
+    """Whether a file begins with an element that holds others, or by its name may do so, and some elements end."""
     outer = _NESTED.match(head)
-    return outer is not None and outer[1].lower() not in _TAGS_OF_TEXT and head.count(b"</") >= _CLOSED_AT_LEAST
+    begins = outer is not None and outer[1].lower() not in _TAGS_OF_TEXT
+    if name in _MARKUP_NAMES:
+        begins = head.lstrip().startswith(b"<")
+    return begins and head.count(b"</") >= _CLOSED_AT_LEAST
 
 
 def _is_binary(raw: bytes, encoding: str) -> bool:

@@ -213,13 +213,13 @@ def _is_right(row: Mapping[str, Any], choices: str, several: int, label: Any) ->
     letter, or its text."""
     texts, names = _choices_of(row, choices)
     name = class_name(str(label).strip())
-    if name.isdecimal() and label not in names:
+    if name.isdecimal() and name not in names:
         return len(name) <= MOST_DIGITS and int(name) <= several
     place = place_of_letter(name)
-    return label in names or name in texts or (place is not None and place < several)
+    return name in names or name in texts or (place is not None and place < several)
 
 
-def _choices_of(row: Mapping[str, Any], choices: str) -> tuple[list[str], list[Any]]:
+def _choices_of(row: Mapping[str, Any], choices: str) -> tuple[list[str], list[str]]:
     """(The texts of the choices of a row, what the row calls them)."""
     if choices in row:
         listed, names = choices_in(row[choices]) or ([], [])
@@ -228,7 +228,7 @@ def _choices_of(row: Mapping[str, Any], choices: str) -> tuple[list[str], list[A
         numbered = ([f"{stem}{number}" for number in range(100)] for stem in NUMBERED_CHOICES)
         usual = next((columns for columns in numbered if columns[0] in row), [])
         listed, names = [row.get(each) for each in (choices.split(",") if "," in choices else usual)], []
-    return [each.strip() for each in listed if isinstance(each, str)], names
+    return [str(each).strip() for each in listed if each is not None], names
 
 
 def _choices(table: Table) -> tuple[str, int]:

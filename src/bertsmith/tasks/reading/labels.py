@@ -26,6 +26,7 @@ _LETTER = re.compile("[A-Z]")
 _ROWS_TO_TELL_IDS = 10
 # As R, databases, Python, pandas, Excel, SNLI's files and Weka write it; "none" in small letters is more often a class.
 _MISSING = frozenset(("NA", "N/A", "NULL", "null", "None", "<NA>", "#N/A", "-", "?"))
+_NO_WORDS = ("N/A", "NULL", "null", "<NA>", "#N/A")
 _SHOWN = 4
 _SEPARATORS = "|;,/"
 _FEELINGS = 3  # -1, 0 and 1, of which -1 is bad
@@ -127,11 +128,16 @@ def class_names(labels: Iterable[str], where: str, many: bool, given: str | None
 
 def _that_may_be_missing(names: set[str]) -> list[str]:
     """The classes that are written as programs write a missing value, and not as most classes are: NA among yes and no,
-    but not among EU and AS, nor None among Mild and Severe."""
+    but not among EU and AS, nor None among Mild and Severe; NULL and the like whatever the others are."""
     if len(names) > _FEELINGS and names == {str(number - 1) for number in range(len(names))}:
         return ["-1"]
-    forms = Counter(map(_form, names))
-    return [name for name in sorted(names & _MISSING) if 2 * forms[_form(name)] <= len(names)]
+    forms, others = Counter(map(_form, names)), {name.lower() for name in names - _MISSING}
+    by_form = not others <= TRUTHS.keys()  # NULL, TRUE and FALSE are written alike
+    return [
+        name
+        for name in sorted(names & _MISSING)
+        if name in _NO_WORDS or not by_form or 2 * forms[_form(name)] <= len(names)
+    ]
 
 
 def _form(name: str) -> str:
@@ -149,11 +155,14 @@ def warn_of_joined(names: Collection[str]) -> None:
 
 def _are_joined(names: Collection[str], mark: str) -> bool:
     """Whether some classes hold a mark, and all that stands between the marks is found in other classes, too, a part of
-    it at another place: in Men/Shoes, Men/Shirts and Women/Shoes each level has names of its own."""
+    it at another place where marks may part levels: in Men/Shoes, Men/Shirts and Women/Shoes each has names of its own.
+    """
     parts = [[part.strip() for part in name.split(mark)] for name in names]
     counts = Counter(part for each in parts for part in set(each))
     placed = {(part, place) for each in parts for place, part in enumerate(each)}
-    return len(placed) > len(counts) and all(counts[part] > 1 for each in parts if len(each) > 1 for part in each)
+    joined = [each for each in parts if len(each) > 1]
+    are_levels = mark in "/," and len(placed) == len(counts)
+    return bool(joined) and not are_levels and all(counts[part] > 1 for each in joined for part in each)
 
 
 def warn_of_alike(names: Iterable[str]) -> None:

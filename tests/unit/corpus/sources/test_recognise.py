@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,9 @@ def test_text_that_begins_like_markup_is_text(tmp_path: Path, begin: str) -> Non
         ("a.svg", b"<svg xmlns='x'\n width='9'>\n<!-- A circle. --><g></g><g></g><g></g></svg>", "markup"),
         ("a.vrt", b"<text id='1'>\n<s>\nWe\tPRON\n</s>\n<s>\nsee\tVERB\n</s>\n</text>\n", "markup"),
         ("a.sgm", b"<DOC id='A-1' type='story'>\n<TEXT>\n<P>\nSome text.\n</P>\n</TEXT>\n</DOC>\n", "markup"),
+        ("a.xml", b"<article>\nSome text.<p>a</p><p>b</p><p>c</p></article>", "markup"),
+        ("a.html", b"<p>Some <b>text</b>.</p><p>b</p>", "markup"),
+        ("a", b"<corpus name='a>b'>\n<p>a</p><p>b</p><p>c</p></corpus>", "markup"),
         ("a.sgm", b"<DOC>\n<DOCNO>A-1</DOCNO>\n<TEXT>\nSome text.\n</TEXT>\n</DOC>\n", "markup"),
         ("a.json", b'{\n "text": "x"}', "not one object a line"),
         ("a.jsonl", b'"a text alone"\n"another text"\n', "not one object a line"),
@@ -231,6 +235,16 @@ def test_a_single_object_among_texts_is_no_row_of_a_wrong_field(tmp_path: Path) 
         find_files([tmp_path], OPTIONS)
     assert caught.value.where.startswith(f"{tmp_path / 'rows.jsonl'}")
     (tmp_path / "rows.jsonl").unlink()
+    (tmp_path / "texts").mkdir()
+    for number in range(9):
+        (tmp_path / "texts" / f"{number}.txt").write_text(PLAIN)
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "0.json").write_text('{"body": "x"}')
+    (tmp_path / "rows" / "1.json").write_text('{"body": "y"}')
+    for sources in ("rows", "texts"), ("texts", "rows"):  # of most files of one source, whatever the other holds
+        with pytest.raises(BertsmithError, match="its rows have no field 'text'"):
+            find_files([tmp_path / each for each in sources], OPTIONS)
+    shutil.rmtree(tmp_path / "texts")
     for number in range(2):
         (tmp_path / f"{number}.json").write_text('{"body": "x"}')
     with pytest.raises(BertsmithError, match="its rows have no field 'text'") as caught:

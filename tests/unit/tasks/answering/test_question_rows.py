@@ -63,6 +63,7 @@ def test_without_labels_answers_are_not_looked_at():
     ("row", "message"),
     [
         ({"question": ""}, "column 'question' is empty"),
+        ({"context": " "}, "column 'context' is empty"),
         ({"context": None}, "column 'context' holds no text"),
         ({}, "no answers in column 'answers'; a question without an answer has an empty list"),
         ({"answers": None, "is_impossible": False}, "no answers in column 'answers'"),

@@ -320,6 +320,10 @@ def test_labels_that_may_stand_for_a_missing_value_are_warned_of(said: pytest.Lo
     assert not said.text
     assert class_names(["yes", "no", "NA", "-"], "rows.csv", many=False) == ["-", "NA", "no", "yes"]
     assert "the label '-' or 'NA' may stand for a missing value; if so, leave out its rows" in said.text
+    for labels in ("NULL TRUE FALSE", "NA NO YES", "None Yes No", "NULL EU AS"):
+        said.clear()
+        class_names(labels.split(), "rows.csv", many=False)
+        assert "may stand for a missing value" in said.text
 
 
 @pytest.mark.parametrize("labels", ["+ -", ". ? ! ,", "NA EU AS AF", "None Mild Moderate Severe"])
@@ -352,6 +356,7 @@ def test_the_log_lists_forty_labels() -> None:
     [
         (["a", "b", "a|b"], "|"),
         (["x;y", "y; z", "x; z"], ";"),
+        (["rock;pop", "rock;jazz", "blues;pop", "blues;jazz"], ";"),  # no two levels are parted by it
         (["a/b", "c"], None),
         (["a", "b"], None),
         (["food/good", "food/bad", "staff/good", "staff/bad"], None),  # of two levels, each with names of its own

@@ -168,7 +168,7 @@ ENDINGS = {f"ending{number}": [f"ends so, {number} of four {word}" for word in "
             {"text": "premise"},
         ),
         (table(text=SENTENCES, choice0=["a"], choice1=["b"], label=["a", "b"]), {}),  # the right one by its text
-        (table(text=SENTENCES, choices=[{"text": ["a", "b"], "label": ["B", "E"]}], label=["B", "E"]), {}),
+        (table(text=SENTENCES, choices=[{"text": ["a", "b"], "label": ["B", 20]}], label=["B", 20]), {}),
         (table(startphrase=SENTENCES, choices=[["a", "b"]], answer=[0, 1]), {"text": "startphrase", "label": "answer"}),
         (
             table(question=SENTENCES, **{f"Option {letter}": OTHERS for letter in "BA"}, answer=["A", "B"]),
@@ -289,7 +289,7 @@ SPANS = [[{"start": 0, "end": 4, "label": "X"}], []]
         (table(question=SENTENCES, choices=[["a", "b", "c", "d"]], label=[0, 1, 2, 3]), {"label": 7}, "choice"),
         (table(question=SENTENCES, **ENDINGS, label=["0", "3"]), {"label": "none"}, "choice"),
         (table(question=SENTENCES, **ENDINGS, label=["0", "3"]), {"label": "1" * 5000}, "choice"),
-        (table(question=SENTENCES, choices=[["a", "b", "c", "d"]], label=[1, 2, 3, 4]), {}, "choice"),
+        (table(question=SENTENCES, choices=[[3, 4.5, 10, "12"]], label=[1, 2, 3, 4]), {}, "choice"),
         (table(question=SENTENCES, choices=[["a", "b"], ["b", "c"]], label=["a", "c"]), {"label": "x"}, "choice"),
         (table(tokens=EIGHT, tags=TAGGED), {"tags": ["O"] * 7}, "tag"),
         (table(words=EIGHT, ner_tags=TAGGED), {"ner_tags": ["O"] * 7}, "tag"),
