@@ -73,6 +73,19 @@ def test_a_run_without_a_compiler_is_one_without_kernels(
     assert losses[0] == pytest.approx(losses[1], rel=0.02), "the same training but for what is dropped"
 
 
+def test_in_fp32_without_dropout_a_run_is_the_same_with_kernels_within_rounding(
+    kernels: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"precision": "fp32", "model__hidden_dropout": 0, "model__attention_dropout": 0}
+    runs = []
+    for compile_ in ("auto", "false"):
+        with kernels_unused():
+            runs.append(pretrain(small_recipe(**OPTIONS, **options, compile=compile_), corpus(), tmp_path / compile_))
+    losses = [[record["loss"] for record in run.metrics("train")] for run in runs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert weights(runs[0]) != weights(runs[1])
+
+
 @both_precisions
 def test_a_run_that_goes_on_without_its_kernels_is_warned_about(
     kernels: None,
