@@ -61,8 +61,8 @@ _NO_CHOICE = -1e4
 @dataclass(frozen=True)
 class ChoiceRecord(Record):
     """text: what all choices continue. text_b: what each of them begins with, if anything. label: the number of the
-    right one, from 0. letter: whether the row names it by a letter. fewer: whether the row has fewer choices than
-    columns for them."""
+    right one, from 0. letter: whether it is named by that, or by what the row calls it. fewer: whether the
+    row has fewer choices than columns for them."""
 
     choices: tuple[str, ...] = ()
     letter: bool = False
@@ -216,7 +216,7 @@ class Choice(Task):
         return found
 
 
-def _choices(row: Row, columns: Columns) -> tuple[tuple[str, ...], list[Any], bool]:
+def _choices(row: Row, columns: Columns) -> tuple[tuple[str, ...], list[str], bool]:
     """(The choices of a row, what a cell that lists them calls them, whether cells behind them are empty). ValueError
     where there are not two at least."""
     names = columns.choices.split(",")
@@ -259,9 +259,9 @@ def _numbered(row: Row, name: str) -> list[str]:
 
 
 def _right(label: str, choices: Sequence[str], names: list[str]) -> tuple[int, bool]:
-    """(The number of the right choice, whether the label is its letter): the label is one of the names of the choices,
-    if they have some, or that number, or else the choice's text, or its letter. ValueError where it is none of these,
-    or the text of two choices."""
+    """(The number of the right choice, whether the label is its letter or name): the label is one of the names of the
+    choices, if they have some, or that number, or else the choice's text, or its letter. ValueError where it
+    is none of these, or the text of two choices."""
     if label in names[: len(choices)]:
         return names.index(label), True
     number = class_name(label)
@@ -290,11 +290,12 @@ def _warn_of_numbers(records: Sequence[ChoiceRecord]) -> None:
         warn("the first choice is never right in the training rows; if labels count from 1, subtract 1 from them")
     letters = [each for each in records if each.letter]
     if letters and len(letters) == len(records):
-        say("labels are letters: A is the first choice")
+        say("labels are letters: A is the first choice, unless a row calls its choices otherwise")
     elif letters:
         what = f"in {len(letters):,} of {len(records):,} training rows the label is the letter of a choice"
         warn(f"{what}, such as {letters[0].where}, in the others it is a number or a text", of_all_ranks=True)
-    unclear = [each for each in records if set(_places(str(each.label), each.choices)) - {each.label}]
+    numbers = [each for each in records if not each.letter]
+    unclear = [each for each in numbers if set(_places(str(each.label), each.choices)) - {each.label}]
     if unclear:
         what = f"in {counted(len(unclear), 'training row')} the label is the number of a choice and the text of another"
         warn(f"{what}, such as {unclear[0].where}; the number is taken", of_all_ranks=True)

@@ -262,3 +262,8 @@ def test_letters_name_choices_and_that_is_said(said):
     assert "labels are letters: A is the first choice" in said.text
     Choice.of_records(read_records([*lettered, rows[2]], reader=Choice), FinetuneSettings())
     assert "in 2 of 3 training rows the label is the letter of a choice, such as row 1" in said.text
+    said.clear()
+    named = [{"text": "a", "choices": {"text": ["1", "0"], "label": ["1", "2"]}, "label": each} for each in ("1", "2")]
+    Choice.of_records(read_records(named, reader=Choice), FinetuneSettings())
+    assert "A is the first choice, unless a row calls its choices otherwise" in said.text
+    assert "the number is taken" not in said.text, "the row's own names are"
