@@ -119,6 +119,10 @@ class ManyLabels(Task):
         if mark and max(map(len, labels)) < 2:
             what = "separates no labels: no training row has two"
             warn(f"'{mark}' (--columns.label-separator) {what}", of_all_ranks=True)
+        elif {len(row) for row in labels} == {1}:
+            what = "every training row has exactly one label, in a list or a column of its own"
+            how = "an answer may be several labels or none; if a row always has one, write it in one column, no list"
+            warn(f"{what}: each label is learned by itself, and {how}", of_all_ranks=True)
         for name in ("positive", "negative_label"):
             if getattr(settings, name) is not None:
                 what = f"{name.replace('_label', '')} label with rows of several labels"

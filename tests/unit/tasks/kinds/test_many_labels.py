@@ -127,6 +127,12 @@ def test_a_separator_that_separates_nothing_is_warned_of(said):
     assert told in said.text
 
 
+@pytest.mark.parametrize(("labels", "is_told"), [(("a", "b"), True), (("a", "ab"), False), (("a", "b", ""), False)])
+def test_lists_of_one_label_each_are_said_to_be_learned_as_several(labels, is_told, said):
+    task_of(*map(tuple, labels))
+    assert ("every training row has exactly one label" in said.text) is is_told
+
+
 def test_labels_are_read_from_parquet(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
