@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from bertsmith.base.errors import BertsmithError, TypeChecked, nearest
+from bertsmith.base.log import counted, warn
 from bertsmith.tasks.reading.bad_rows import BadRow, Report, SkippedRows, leave_out, pass_over, raise_at_once, refusal
 from bertsmith.tasks.reading.cells import LacksColumn, found_in, name_one
 from bertsmith.tasks.reading.files import Form, name_of, rows_of
@@ -21,6 +22,8 @@ NUMBERED_CHOICES = ("choice", "ending")
 """Columns of a choice each, numbered from 0, where no others are named."""
 _ROWS_THAT_TELL = 100
 """So many without a column, and none with it, tell that it is not there."""
+_VERDICT, _AGAINST = "answer", ("reject", "ignore")
+"""Where Prodigy's rows tell what an annotator thought of them, and those that it leaves out itself."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -178,13 +181,14 @@ def read_records(
     """All records of a file (`files.rows_of`) or of a list of rows.
 
     labelled: a label is wanted in every row; otherwise it is None. skipped: is given the rows that cannot be used;
-    without it every row counts. name: what rows of Python are called, such as "the dev rows". Raises BertsmithError
-    that names the bad rows by file and line, a missing column together with those that were found, and an empty source.
+    without it every row counts. name: of rows of Python, such as "the dev rows". Raises BertsmithError that names the
+    bad rows by file and line, a missing column with those that were found, and an empty source.
     """
     columns, is_file = columns or Columns(), isinstance(source, str | Path)
     bad: list[BadRow] = []
     records: list[Record] = []
     lacking: list[NoColumn] = []
+    rejected: list[str] = []
     some_are_whole = False
 
     def refused() -> NoColumn:
@@ -197,8 +201,8 @@ def read_records(
         except ValueError as error:
             bad.append((lacks or unusable(error, where), row))
         else:
-            group = row.get(columns.group) if isinstance(row, Mapping) else None
-            records.append(record if is_missing(group) else replace(record, group=str(group)))
+            records.append(_in_its_group(record, row, columns))
+            rejected.extend([where] if labelled and _is_rejected(row, columns) else [])
 
     def keep(error: BertsmithError, row: Any) -> None:
         if isinstance(error, NoColumn):
@@ -218,6 +222,7 @@ def read_records(
         raise refused()
     name = name_of(source) if isinstance(source, str | Path) else name or "the rows"
     reader.check_bad_rows(records, bad, name)
+    _warn_of_rejected(rejected, name)
     if bad and skipped is None:
         raise refusal(bad, len(records), name, f"correct or remove these rows{leave_out(len(bad), len(records))}")
     if bad and skipped is not None:
@@ -225,6 +230,21 @@ def read_records(
     if not records:
         raise no_rows(name) if is_file else BertsmithError("no rows found", name, "give a list with at least one row")
     return records
+
+
+def _in_its_group(record: Record, row: Row | str, columns: Columns) -> Record:
+    group = row.get(columns.group) if isinstance(row, Mapping) else None
+    return record if is_missing(group) else replace(record, group=str(group))
+
+
+def _is_rejected(row: Row | str, columns: Columns) -> bool:
+    return columns.label != _VERDICT and isinstance(row, Mapping) and row.get(_VERDICT) in _AGAINST
+
+
+def _warn_of_rejected(rows: Sequence[str], name: str) -> None:
+    if rows:
+        what = f"{counted(len(rows), 'row')} of {name} with {' or '.join(_AGAINST)} in column '{_VERDICT}'"
+        warn(f"{what}, such as {rows[0]}, used like the others; remove them if they are no examples", of_all_ranks=True)
 
 
 def no_rows(name: str) -> BertsmithError:

@@ -254,3 +254,13 @@ def test_a_line_of_another_encoding_is_not_mended_by_spoiling_the_others(tmp_pat
         (tmp_path / name).write_bytes(spoiled)
         with pytest.raises(BertsmithError, match="iconv -f WINDOWS-1252"):
             list(rows_of(tmp_path / name, Form(), raise_at_once))
+
+
+@pytest.mark.parametrize(
+    ("label", "labelled", "is_told"), [("label", True, True), ("answer", True, False), ("label", False, False)]
+)
+def test_rows_that_an_annotator_rejected_are_counted(label, labelled, is_told, said):
+    rows = [{"text": "a", "label": "x", "answer": each} for each in ("accept", "reject", "ignore")]
+    assert len(read_records(rows, Columns(label=label), labelled, name="the training rows")) == 3
+    told = "2 rows of the training rows with reject or ignore in column 'answer', such as row 2, used like the others"
+    assert (told in said.text) is is_told
