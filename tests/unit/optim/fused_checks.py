@@ -35,6 +35,9 @@ def on_a_cpu() -> Iterator[None]:
 
 def interpreted() -> None:
     """All checks by Triton's interpreter. The tests come first: pytest rewrites their asserts when it imports them."""
+    from made_interpreter import replace_once
+
+    replace_once()
     for each in (tests_of_the_optimizers, norms, few_launches, the_oracle, tensors_of_all_sizes):
         each()
 

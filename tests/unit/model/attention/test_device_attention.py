@@ -216,7 +216,8 @@ def test_the_triton_kernels_by_their_interpreter() -> None:
         "a_block_in_a_graph",
     )
     calls = [*(f"triton_checks.{each}()" for each in checks), "half_block_checks.the_end_of_half_a_block()"]
-    run_apart("\n".join(["import half_block_checks, triton_checks", *calls]), TRITON_INTERPRET="1")
+    begin = ["import half_block_checks, made_interpreter, triton_checks", "made_interpreter.replace_once()"]
+    run_apart("\n".join([*begin, *calls]), TRITON_INTERPRET="1")
 
 
 @TRITON
@@ -227,6 +228,7 @@ def test_the_triton_kernels_by_their_interpreter() -> None:
 )
 def test_the_triton_kernels_compile_for_cards(whole: str, tmp_path: Path) -> None:
     """To machine code of Ampere, Hopper and Blackwell, without a card; registers spill on Ampere alone."""
-    code = "import pathlib, sys, {0}; {0}.compiles(pathlib.Path(sys.argv[1]), bool(sys.argv[2]))"
-    for module in ("triton_checks", "half_block_checks"):
-        run_apart(code.format(module), str(tmp_path), whole, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")
+    modules = ("half_block_checks", "triton_checks")
+    calls = [f"{each}.compiles(pathlib.Path(sys.argv[1]), bool(sys.argv[2]))" for each in modules]
+    code = "\n".join([f"import pathlib, sys, {', '.join(modules)}", *calls])
+    run_apart(code, str(tmp_path), whole, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")
