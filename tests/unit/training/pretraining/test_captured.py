@@ -33,6 +33,14 @@ from bertsmith.training.step import StepSums
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 Work = Callable[[], None]
+plainly = pytest.mark.usefixtures("uncompiled")
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would be compiled runs as it is written: tracing it takes most of the time of such a test."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
 
 
 class Recording(TorchDispatchMode):
@@ -56,7 +64,7 @@ class Recording(TorchDispatchMode):
         """Runs them again, each result into the memory of the first one: no line of Python's is read again."""
         with torch.no_grad():
             for func, args, kwargs, first in self.calls:
-                if func.is_view:
+                if func.is_view or isinstance(first, int):  # a dtype is a number
                     continue
                 again = func(*args, **kwargs)
                 pairs = zip(*([each] if torch.is_tensor(each) else each for each in (first, again)), strict=True)
@@ -76,19 +84,18 @@ def recorded(work: Work) -> Work:
     return recording_of(work).replay
 
 
-def step_of(model: PretrainingModel, capture: Capture | None, compiler: str = "eager") -> CompiledStep:
-    """compiler: by default PyTorch's runs what it traced as it is, which takes the least time."""
+def step_of(model: PretrainingModel, capture: Capture | None) -> CompiledStep:
     if capture is None:
-        return CompiledStep(model, CPU, compiler, graphs="false")
-    return CompiledStep(model, CPU, compiler, graphs="true", capture=capture)
+        return CompiledStep(model, CPU, COMPILER, graphs="false")
+    return CompiledStep(model, CPU, COMPILER, graphs="true", capture=capture)
 
 
 def trained(
-    steps: list[Step], capture: Capture | None, dropout: float, compiler: str = "eager"
+    steps: list[Step], capture: Capture | None, dropout: float
 ) -> tuple[PretrainingModel, ClippedOptimizer, list[StepSums], CompiledStep]:
     """A model after some steps, each with a seed of its own."""
     model, optimizer = made(dropout)
-    compiled_step, found = step_of(model, capture, compiler), []
+    compiled_step, found = step_of(model, capture), []
     for number, step in enumerate(steps):
         torch.manual_seed(number)
         optimizer.set_learning_rate(1e-2)
@@ -101,8 +108,8 @@ def test_steps_are_those_of_single_launches_to_the_bit() -> None:
     builder = Phase.of(32, 10).builder
     steps = [builder.build(number) for number in range(4)]
     assert all(len(step.micro_batches) > 1 for step in steps)
-    one, theirs, alone, _ = trained(steps, None, 0.3, COMPILER)
-    other, ours, found, captured = trained(steps, recorded, 0.3, COMPILER)
+    one, theirs, alone, _ = trained(steps, None, 0.3)
+    other, ours, found, captured = trained(steps, recorded, 0.3)
     assert [each.refused for each in captured._captured.values()] == [""]
     for a, b in zip(found, alone, strict=True):
         assert torch.equal(a.figures, b.figures)
@@ -111,6 +118,7 @@ def test_steps_are_those_of_single_launches_to_the_bit() -> None:
     assert torch.equal(together(one.parameters()), together(other.parameters()))
 
 
+@plainly
 def test_what_fills_a_micro_batch_changes_no_gradient() -> None:
     """In float64, beside the same step without any filling: the fixed shape, as a graph, and exact sizes."""
     phase = Phase.of(64, 5)
@@ -180,6 +188,7 @@ def impossible(work: Work) -> Work:
     raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
 
+@plainly
 def test_a_graph_that_is_wrong_is_refused_and_the_step_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
     builder = Phase.of(32, 10).builder
     steps = [builder.build(number) for number in range(2)]
@@ -191,6 +200,7 @@ def test_a_graph_that_is_wrong_is_refused_and_the_step_is_the_same(caplog: pytes
     assert torch.equal(together(one.parameters()), together(other.parameters()))
 
 
+@plainly
 def test_a_graph_with_anything_left_from_its_recording_is_refused() -> None:
     """Each part of the row, what dropout draws, and gradients that are not added to those before."""
     step = Phase.of(32, 10).builder.build(0)
@@ -211,6 +221,7 @@ def test_a_graph_with_anything_left_from_its_recording_is_refused() -> None:
     assert not is_refused(recorded)
 
 
+@plainly
 def test_the_graph_of_another_shape_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does an evaluation drop that of the present one, or make one of its own."""
     made_so_far: list[weakref.ref[Recording]] = []
@@ -234,6 +245,7 @@ def test_the_graph_of_another_shape_is_not_kept(monkeypatch: pytest.MonkeyPatch)
     assert not compiled_step.refused
 
 
+@plainly
 def test_a_graph_that_cannot_be_recorded_ends_the_run_with_its_reason() -> None:
     steps = [Phase.of(32, 10).builder.build(0)]
     with pytest.raises(BertsmithError, match="not permitted when stream is capturing") as raised:
@@ -242,6 +254,7 @@ def test_a_graph_that_cannot_be_recorded_ends_the_run_with_its_reason() -> None:
     assert "--resume --compile no-graphs" in raised.value.fix
 
 
+@plainly
 def test_it_is_recorded_on_the_gpu_of_the_model_whichever_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
     current: list[torch.device | None] = [None]
     recorded_on = []
@@ -261,6 +274,7 @@ def test_it_is_recorded_on_the_gpu_of_the_model_whichever_is_the_current_one(mon
     assert recorded_on == [CPU]
 
 
+@plainly
 def test_gradients_that_were_there_are_kept() -> None:
     batch = Phase.of(32, 10).builder.build(0).micro_batches[0]
     counts = dict.fromkeys(("masked", "next_sentence"), 10)
