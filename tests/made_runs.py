@@ -272,5 +272,6 @@ def fork_server() -> multiprocessing.context.ForkServerContext:
     ours = ("bertsmith.training.pretrain", "bertsmith.tasks.finetune", "bertsmith.cli.serve")
     ours += ("bertsmith.inference.server.serve", "bertsmith.inference.predict_file", "bertsmith.inference.embed_file")
     theirs = ("torch.distributed.fsdp", "torch.distributed.tensor", "torch.utils.tensorboard")
+    theirs += ("torch._dynamo",)  # which the first tensor in shards imports, for a second
     context.set_forkserver_preload(["pytest", *ours, *theirs])
     return context

@@ -29,31 +29,22 @@ def run(code: str, **variables: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-EVERY_MODULE = """
+IMPORTED_AND_USED = """
 import importlib, os, pkgutil
 import bertsmith.model
 before = dict(os.environ)
 for each in pkgutil.walk_packages(bertsmith.model.__path__, "bertsmith.model."):
     if each.name != "bertsmith.model.triton.kernels":  # needs Triton
         importlib.import_module(each.name)
-from torch.optim import optimizer
-print(os.environ.get("MKL_CBWR"), os.environ == before, len(optimizer._global_optimizer_post_hooks))
-"""
-
-
-def test_no_variable_is_set_and_no_optimizer_is_hooked() -> None:
-    assert run(EVERY_MODULE) == ["None True 0"]
-
-
-HOOKED = """
 import torch
 from torch.optim import optimizer as of_torch
 from bertsmith.model.linear import Linear
+hooks = lambda: len(of_torch._global_optimizer_post_hooks)
+print(os.environ.get("MKL_CBWR"), os.environ == before, hooks())
 
 linear = Linear(4, 4)
 theirs = torch.optim.SGD(linear.parameters(), lr=0.5, fused=True)
 x = torch.ones(3, 4)
-hooks = lambda: len(of_torch._global_optimizer_post_hooks)
 linear(x).sum().backward()
 found = [hooks()]
 x = x.bfloat16()
@@ -67,8 +58,8 @@ print(*found, hooks(), torch.equal(before, after))
 """
 
 
-def test_the_first_copy_in_half_precision_hooks_optimizers_those_made_before_it_too() -> None:
-    assert run(HOOKED) == ["0 1 1 False"]
+def test_no_variable_is_set_and_the_first_copy_in_half_precision_hooks_optimizers_those_made_before_it_too() -> None:
+    assert run(IMPORTED_AND_USED) == ["None True 0", "0 1 1 False"]
 
 
 COMMAND = """

@@ -4,13 +4,12 @@ import errno
 import json
 import logging
 import shutil
-import subprocess
-import sys
 
 import pytest
 import safetensors.torch
 import torch
 
+import bertsmith
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
@@ -25,6 +24,7 @@ from bertsmith.weights.huggingface import (
     save_encoder,
     save_pretraining_model,
 )
+from made_commands import Command
 
 TINY = BertConfig(
     vocab_size=40, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
@@ -136,9 +136,14 @@ def test_a_head_that_is_not_read_is_not_said_to_be_lacking(model, folder, said):
 
 def test_a_program_without_a_log_is_warned_of_fresh_heads(model, tokenizer_folder, tmp_path):
     save_encoder(model.encoder, tokenizer_folder, tmp_path / "bare")
-    code = "import sys, bertsmith; bertsmith.load_pretraining_model(sys.argv[1])"
-    ran = subprocess.run([sys.executable, "-c", code, tmp_path / "bare"], capture_output=True, text=True, check=True)
-    assert "masked_head and next_sentence: randomly initialised (the folder has no weights for them)" in ran.stderr
+    with Command(str(tmp_path / "bare"), does=load_as_a_program_does) as program:
+        _, told = program.communicate()
+    assert program.poll() == 0
+    assert "masked_head and next_sentence: randomly initialised (the folder has no weights for them)" in told
+
+
+def load_as_a_program_does(folder):
+    bertsmith.load_pretraining_model(folder)
 
 
 def test_a_missing_pooler_is_fresh_and_said(folder, said):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +22,20 @@ from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining import fitting
 from bertsmith.training.pretraining.fitting import fitting_tokens, largest
 from bertsmith.training.pretraining.objective import Pretraining
+from made_commands import Command
 from made_runs import corpus, figures, small_recipe, stopped_after
 
-# With little memory above what is held already, fewer tokens fit than are asked for.
-SHORT_OF_MEMORY = """
-import resource, torch
-from bertsmith.model.config import BertConfig
-from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.training.pretraining.fitting import fitting_tokens
-from bertsmith.training.pretraining.objective import Pretraining
-torch.set_num_threads(1)
-config = BertConfig(vocab_size=512, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)
-objective = Pretraining(PretrainingModel(config).train(), torch.device("cpu"))
-print(fitting_tokens(objective, 128, 0.15, 8192))
-held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (held + 200_000_000, resource.RLIM_INFINITY))
-print(fitting_tokens(objective, 128, 0.15, 8192))
-"""
+
+def fit_with_little_memory() -> None:
+    """Prints what fits a process, and what fits it with little memory above what it holds already."""
+    config = BertConfig(
+        vocab_size=512, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=256
+    )
+    objective = Pretraining(PretrainingModel(config).train(), torch.device("cpu"))
+    print(fitting_tokens(objective, 128, 0.15, 8192))
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (held + 50_000_000, resource.RLIM_INFINITY))
+    print(fitting_tokens(objective, 128, 0.15, 8192))
 
 
 @given(st.integers(1, 40), st.integers(0, 4000), st.integers(0, 5000))
@@ -64,9 +60,10 @@ def test_what_is_found_fits_and_not_much_more_would(least: int, more: int, edge:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="there is no /proc here")
 def test_where_memory_is_short_fewer_tokens_fit() -> None:
-    done = subprocess.run([sys.executable, "-c", SHORT_OF_MEMORY], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    most, found = map(int, done.stdout.split())
+    with Command(does=fit_with_little_memory) as process:
+        out, err = process.communicate()
+    assert process.poll() == 0, err
+    most, found = map(int, out.split())
     assert most == 8192
     assert 128 <= found < most
 
