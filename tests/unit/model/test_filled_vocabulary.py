@@ -12,7 +12,7 @@ from bertsmith.model.attention.packed import Offsets
 from bertsmith.model.losses import LossSum
 from made_models import drawn_inputs, drawn_model, small_config
 
-CONFIG = small_config(vocab_size=67)
+CONFIG = small_config(vocab_size=67, num_hidden_layers=1)
 
 
 def made(filled: bool, way: str, dtypes: tuple[torch.dtype, torch.dtype | None], patch: pytest.MonkeyPatch):
