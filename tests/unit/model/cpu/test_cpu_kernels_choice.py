@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
-from bertsmith.model.cpu import library, prepare
+from bertsmith.model.cpu import compiled_cpp, library, prepare
 from bertsmith.model.cpu.library import can_take
 from bertsmith.model.cpu.prepare import KERNELS, OPERATORS, end_training, load, prepare_training
 from bertsmith.model.linear import Linear, activated
@@ -210,17 +212,37 @@ FAULTS = {
 }
 
 
-# A second for each, to compile: all take longer than half a minute, so every other one is for `make test-slow`.
+# Most of a second for each, to compile: all take half a minute, so every other one is for `make test-slow`.
 HERE, LATER = list(FAULTS)[::2], list(FAULTS)[1::2]
+# Compiled in half the time.
+FLAGS = ("-std=c++17", "-O0", "-fPIC")
+
+
+@pytest.fixture(scope="module")
+def standard_headers(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A header of all that the kernels include from C++'s library, which the compiler has read already: to read it
+    takes a third of a compilation."""
+    header = tmp_path_factory.mktemp("headers") / "standard.h"
+    texts = [path.read_text(encoding="utf-8") for path in library._SOURCE.parent.glob("*.[ch]*")]
+    header.write_text("".join(sorted({f"{each}\n" for text in texts for each in re.findall("#include <.+>", text)})))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled_cpp, "_FLAGS", FLAGS)
+        command = [*compiled_cpp._compiler(), *compiled_cpp._flags()]
+    subprocess.run([*command, "-x", "c++-header", header, "-o", f"{header}.gch"], check=True)
+    return str(header)
 
 
 @pytest.mark.usefixtures("kernels", "marked_memory")
 @pytest.mark.parametrize("fault", [*HERE, *(pytest.param(each, marks=pytest.mark.slow) for each in LATER)])
 def test_a_fault_in_their_source_is_found(
-    said: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+    said: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    fault: str,
 ) -> None:
+    headers = request.getfixturevalue("standard_headers")  # where `kernels` has found a compiler
     plant(FAULTS[fault], tmp_path, monkeypatch)
-    # Compiled in half the time.
-    monkeypatch.setattr("bertsmith.model.cpu.compiled_cpp._FLAGS", ("-std=c++17", "-O0", "-fPIC"))
+    monkeypatch.setattr(compiled_cpp, "_FLAGS", (*FLAGS, "-include", headers))
     with threads(2), kernels_unused():  # what threads add up can be wrong with more than one alone
         check_that_they_are_warned_about(said)
