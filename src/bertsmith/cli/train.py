@@ -147,10 +147,9 @@ def recipe_flags(call: Call, kind: type[OfRecipe]) -> tuple[OfRecipe, Recipe]:
 
 def own_flags(call: Call, kind: type[Own], numbers: Recipe) -> Own:
     """A verb's flags beside those of a recipe's fields. numbers: of these, for the help."""
-    own = ["--help"] if wants_help(call.args) else split_flags(call.args, Recipe)[1]
-    flags, unchanged = replace(call, args=own).read_with(kind, numbers)
-    assert unchanged == numbers, "a flag of a recipe that `split_flags` left would be lost"
-    return flags
+    if wants_help(call.args):
+        return replace(call, args=["--help"]).read_with(kind, numbers)[0]
+    return replace(call, args=split_flags(call.args, Recipe)[1]).read(kind, beside=Recipe)
 
 
 def _is_recipe_file(token: str) -> bool:

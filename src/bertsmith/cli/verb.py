@@ -85,9 +85,9 @@ class Call:
         """The flags that were given, without a value that follows "=", and all other arguments."""
         return {token.partition("=")[0] for token in self.args}
 
-    def read(self, kind: type[T]) -> T:
-        """The verb's flags as a dataclass."""
-        flags = parse_flags(kind, self.args, prog=self.prog, description=self.description)
+    def read(self, kind: type[T], beside: type[Any] | None = None) -> T:
+        """The verb's flags as a dataclass. beside: as `parse_flags` has it."""
+        flags = parse_flags(kind, self.args, prog=self.prog, description=self.description, beside=beside)
         _check_written(vars(flags))
         return flags
 

@@ -112,19 +112,33 @@ def wants_help(args: Sequence[str]) -> bool:
     return any(token in _HELP for token in args)
 
 
+def value_of(hint: Any, text: str) -> Any:
+    """What the text of a one-valued field says. hint: its type. Raises ValueError for a text that is not of it."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        for each in typing.get_args(hint):
+            with contextlib.suppress(ValueError):
+                return value_of(each, text)
+        raise ValueError(text)
+    words = ("true", "false") if hint is bool else typing.get_args(hint)
+    if words and (text.lower() if hint is bool else text) not in words:
+        raise ValueError(text)
+    if hint is bool:
+        return text.lower() == "true"
+    return hint(text) if hint in _NUMBERS else text
+
+
 def parse_flags(
-    kind: type[T], args: Sequence[str], *, prog: str, description: str = "", switches_have_values: bool = False
+    kind: type[T], args: Sequence[str], *, prog: str, description: str = "", beside: type[Any] | None = None
 ) -> T:
     """Reads `kind` from `args`; with --help prints help and raises SystemExit(0).
 
-    switches_have_values: a field that is True or False is --FIELD=True, and not --FIELD or --no-FIELD.
+    beside: another dataclass, whose flags were taken out of `args`: what is mistyped may be one of these.
     Raises BertsmithError for an unknown flag (with the nearest one), a missing or a wrong value.
     """
     import tyro
 
-    config = (tyro.conf.FlagConversionOff,) if switches_have_values else ()
-    cli = partial(tyro.cli, prog=prog, description=description, config=config)
-    return _parse(kind, args, cli, dict(_flag_types(kind)))
+    cli = partial(tyro.cli, prog=prog, description=description)
+    return _parse(kind, args, cli, dict(_flag_types(kind)) | dict(_flag_types(beside) if beside else ()))
 
 
 def parse_two(own: type[T], settings: U, args: Sequence[str], *, prog: str, description: str = "") -> tuple[T, U]:
@@ -156,7 +170,7 @@ def _parse(kind: type[T], args: Sequence[str], cli: partial[Any], known: Mapping
     if wants_help(args):
         _join_lines(kind)
         return read()
-    _refuse_wrong(known, args, prog, switches_have_values=bool(cli.keywords.get("config")))
+    _refuse_wrong(known, args, prog)
     # tyro formats for the terminal that it finds; in UTF-8 and without colours its message can be parsed. An argument
     # may hold bytes that are none.
     output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
@@ -189,7 +203,7 @@ def _join_lines(kind: type[Any]) -> None:
                 owner.__annotations__[name] = Annotated[(plain, *marks)]
 
 
-def _refuse_wrong(known: Mapping[str, Any], args: Sequence[str], prog: str, switches_have_values: bool) -> None:
+def _refuse_wrong(known: Mapping[str, Any], args: Sequence[str], prog: str) -> None:
     """Raises BertsmithError for a flag that is not known, has no value, or one that is not of its type, and for an
     empty argument other than a flag's value."""
     values_end = 0
@@ -207,7 +221,7 @@ def _refuse_wrong(known: Mapping[str, Any], args: Sequence[str], prog: str, swit
             fix = _ALONE if known.get(meant) == _ALONE else nearest(flag(meant), there)
             raise BertsmithError(what, prog, fix)
         if known[name] is bool:
-            if "=" in token and not switches_have_values:
+            if "=" in token:
                 other = f"or {flag(_opposite(name))}" if _opposite(name) in known else "or leave it out"
                 raise BertsmithError(f"{flag(name)} takes no value", token, f"write {flag(name)} alone, {other}")
             continue

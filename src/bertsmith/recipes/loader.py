@@ -8,13 +8,13 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from importlib import resources
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
 from bertsmith.base import files, log
-from bertsmith.base.errors import TOO_LARGE, BertsmithError, nearest, wanted
-from bertsmith.recipes.flags import flag, leaves, named_by, parse_flags, split_flags
+from bertsmith.base.errors import TOO_LARGE, BertsmithError, is_too_large, nearest, wanted
+from bertsmith.recipes.flags import flag, leaves, named_by, split_flags, value_of
 from bertsmith.recipes.ranges import validate
 from bertsmith.recipes.schema import Recipe
 
@@ -199,26 +199,20 @@ def _sections() -> list[str]:
 
 
 def _typed(given: Mapping[str, str], origins: Mapping[str, str]) -> Recipe:
-    hints = dict(leaves(Recipe))
-    # True as well as Python's True.
-    flags = {name: value.capitalize() if hints[name] is bool else value for name, value in given.items()}
-
-    def parse(kind: type[Any], values: Mapping[str, str]) -> Any:
-        args = [f"{flag(name)}={value}" for name, value in values.items()]
-        return parse_flags(kind, args, prog="recipe", switches_have_values=True)
-
-    try:
-        return cast("Recipe", parse(Recipe, flags))
-    except BertsmithError:
-        for name, value in given.items():  # one at a time, to name the wrong one and where it came from
-            # Not a Recipe, which takes as long to parse for one value as for all.
-            one = dataclasses.make_dataclass("One", [("value", hints[name])])
-            try:
-                parse(one, {"value": flags[name]})
-            except BertsmithError as error:
-                fix = error.fix if error.fix == TOO_LARGE else f"use {wanted(hints[name])}"
-                raise BertsmithError(f"{name} is '{value}'", origins[name], fix) from error
-        raise
+    hints, found = dict(leaves(Recipe)), Recipe()
+    sections: dict[str, dict[str, Any]] = {}
+    for name, text in given.items():
+        section, _, field = name.rpartition(".")
+        try:
+            value = value_of(hints[name], text)
+        except ValueError as error:
+            raise BertsmithError(f"{name} is '{text}'", origins[name], f"use {wanted(hints[name])}") from error
+        if is_too_large(value):
+            raise BertsmithError(f"{name} is '{text}'", origins[name], TOO_LARGE)
+        sections.setdefault(section, {})[field] = value
+    own = sections.pop("", {})
+    changed = {section: dataclasses.replace(getattr(found, section), **fields) for section, fields in sections.items()}
+    return dataclasses.replace(found, **own, **changed)
 
 
 def _nearest_flag(token: str) -> str:
