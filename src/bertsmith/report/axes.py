@@ -6,7 +6,11 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from bertsmith.report.curves import Floats
+
+Value = TypeVar("Value", float, Floats)
 _ROUND = (1, 2, 5, 10)
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 # Closer values than this, relative to their size, are drawn as equal.
@@ -25,7 +29,8 @@ class Axis:
     start: float
     length: float
 
-    def place(self, value: float) -> float:
+    def place(self, value: Value) -> Value:
+        """Of a value, or of several."""
         return self.start + (value - self.low) / (self.high - self.low) * self.length
 
     @property

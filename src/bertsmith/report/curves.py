@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -85,10 +84,12 @@ class Curves:
                 self._put((name.removeprefix(TEST), source, stage), step, value)
 
     def _put(self, key: tuple[str, str, str], step: float, value: float) -> None:
-        if not math.isfinite(value) or abs(value) > _LARGEST:
+        if not abs(value) <= _LARGEST:  # nor is what is no number
             self.undrawn += 1
             return
-        curve = self.of.setdefault(key, Curve())
+        curve = self.of.get(key)
+        if curve is None:
+            curve = self.of[key] = Curve()
         curve.steps.append(step)
         curve.values.append(value)
 
@@ -113,10 +114,11 @@ def thinned(steps: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:
     the lowest and the highest, so that no peak is lost."""
     if len(steps) <= most:
         return steps, values
-    stretches = np.array_split(np.arange(1, len(steps) - 1), (most - 2) // 2)
-    kept = {0, len(steps) - 1}
-    for places in stretches:
-        inside = values[places]
-        kept |= {int(places[inside.argmin()]), int(places[inside.argmax()])}
-    chosen = sorted(kept)
+    last, stretches = len(steps) - 1, (most - 2) // 2
+    width, wider = divmod(last - 1, stretches)
+    kept = [np.array([0, last])]
+    for first, count, size in ((1, wider, width + 1), (1 + wider * (width + 1), stretches - wider, width)):
+        starts, inside = first + size * np.arange(count), values[first : first + count * size].reshape(count, size)
+        kept += [starts + inside.argmin(1), starts + inside.argmax(1)]
+    chosen = np.unique(np.concatenate(kept))
     return steps[chosen], values[chosen]

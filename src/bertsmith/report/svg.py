@@ -120,7 +120,7 @@ def _frame(chart: Chart, x: Axis, y: Axis) -> Markup:
 
 def _line(line: Line, x: Axis, y: Axis, most: int) -> Markup:
     xs, ys = thinned(line.xs, line.ys, most)
-    points = [f"{x.place(a):.1f},{y.place(b):.1f}" for a, b in zip(xs.tolist(), ys.tolist(), strict=True)]
+    points = [f"{a:.1f},{b:.1f}" for a, b in zip(x.place(xs).tolist(), y.place(ys).tolist(), strict=True)]
     dashes = DASHES[line.style.dashes % len(DASHES)]
     kind = "faint" if line.faint else f"c{line.style.colour % COLOURS}"
     parts: list[str] = [
