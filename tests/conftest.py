@@ -102,6 +102,19 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
         sys.modules.pop(path.stem, None)
 
 
+@pytest.fixture(scope="module")
+def forked_children() -> Iterator[None]:
+    """The processes of a bench come from the fork server, and do not import torch anew."""
+    from bertsmith.bench import process
+    from made_children import FORKING
+    from made_runs import fork_server
+
+    fork_server()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "subprocess", FORKING)
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def closed_network() -> Iterator[None]:
     """Every connection that leaves the machine is refused, so a test that needs the network fails and says so."""

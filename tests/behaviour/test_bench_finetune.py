@@ -19,6 +19,7 @@ from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.process import SideFailed
 from bertsmith.cli import main
 
+pytestmark = pytest.mark.usefixtures("forked_children")
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "all", "well"]
 SHIPPED = Side(TRANSFORMERS, "fp32")
 

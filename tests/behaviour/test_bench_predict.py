@@ -24,7 +24,7 @@ from made_commands import called
 from made_heads import made_head, made_short_classifier, needs_engines
 from made_rows import PIECES, WORDS
 
-pytestmark = pytest.mark.usefixtures("no_data")
+pytestmark = pytest.mark.usefixtures("no_data", "forked_children")
 LABELS = [side.label for side in sides_of(())]
 
 

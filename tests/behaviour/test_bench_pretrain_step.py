@@ -15,6 +15,7 @@ from bertsmith.bench.step.plan import CpuSizes, GpuSizes, cpu_plan, gpu_plan, sh
 from bertsmith.bench.step.run import StepRun
 from bertsmith.cli import main
 
+pytestmark = pytest.mark.usefixtures("forked_children")
 HEADLINE = "of 40-128: bf16, AdamW against transformers, bf16"
 
 

@@ -18,6 +18,7 @@ from bertsmith.bench.step.plan import shape
 from bertsmith.cli import main
 from bertsmith.model.config import BertConfig
 
+pytestmark = pytest.mark.usefixtures("forked_children")
 CONFIG = BertConfig(**shape("tiny", 100))
 
 

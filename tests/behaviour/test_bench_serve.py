@@ -26,7 +26,7 @@ from made_heads import made_head, made_short_classifier
 from made_rows import WORDS
 
 pytestmark = [
-    pytest.mark.usefixtures("no_data"),
+    pytest.mark.usefixtures("no_data", "forked_children"),
     pytest.mark.skipif(
         not all(importlib.util.find_spec(name) for name in ("fastapi", "uvicorn", "httptools")),
         reason="fastapi, uvicorn or httptools is not installed",
@@ -60,7 +60,7 @@ def check(rows: list[dict[str, Any]]) -> None:
 
 
 def test_our_server_goes_through_all_phases(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(serve, "QUICK", replace(QUICK, overload_seconds=1.0))
+    monkeypatch.setattr(serve, "QUICK", replace(QUICK, seconds=0.6, overload_seconds=0.6))
     model = str(made_short_classifier(tmp_path / "run"))
     found = bench(tmp_path, "--only", "ours, fp32", "--against", "--model", model)
     check(found["rows"])

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +63,21 @@ class NotInstalled(Without):
 
 sys.meta_path[:] = [NotInstalled(list(sys.meta_path))]
 """
-WHOLE_RUN = """
-from pathlib import Path
+# In one process, as torch takes seconds to import: the check, whose processes are copies of it, and then the run of
+# tests/gpu, on a CPU.
+CHECK_AND_RUN = """
 import sys
 from dataclasses import replace
+from pathlib import Path
+from made_children import fork
+fork()
+sys.path.insert(0, "benchmarks")
+import gpu_check
+assert gpu_check.main() == 0
 from bertsmith.training.pretrain import pretrain
 from made_gpu_runs import RECIPE, stored_corpus
 
-folder = Path(sys.argv[1])
+folder = Path(sys.argv[sys.argv.index("--json") + 1]).parent
 run = pretrain(replace(RECIPE, device="cpu", precision="fp32"), stored_corpus(folder), folder / "run")
 losses = [record["masked_loss"] for record in run.metrics("train")]
 assert losses[29] < losses[0], losses
@@ -91,6 +99,12 @@ def without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return hidden(tmp_path_factory.mktemp("without") / "hiding")
 
 
+@pytest.fixture(scope="module")
+def not_installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Without Bertsmith as well."""
+    return hidden(tmp_path_factory.mktemp("not-installed") / "hiding", NOT_INSTALLED)
+
+
 def output_of(environment: dict[str, str], *command: str) -> str:
     done = subprocess.run(
         [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False
@@ -107,8 +121,8 @@ def test_what_is_hidden_cannot_be_imported(name: str, without: dict[str, str]) -
         output_of(without, "-c", f"import {name}")
 
 
-def test_the_tests_that_need_a_gpu_are_collected(without: dict[str, str]) -> None:
-    said = output_of(without, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "tests/gpu")
+def test_the_tests_that_need_a_gpu_are_collected(not_installed: dict[str, str]) -> None:
+    said = output_of(not_installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "tests/gpu")
     for path in sorted((ROOT / "tests" / "gpu").glob("test_*.py")):
         assert f"tests/gpu/{path.name}::" in said
     assert "error" not in said.lower()
@@ -119,21 +133,13 @@ def test_the_check_of_a_gpu_starts(without: dict[str, str]) -> None:
     assert "gpu-check: no CUDA device was found" in said or "gpu-check: tests passed" in said
 
 
-def test_nor_need_it_be_installed(tmp_path: Path) -> None:
-    """Neither for the tests nor for the check and the processes that it starts."""
-    without = hidden(tmp_path / "hiding", NOT_INSTALLED)
+def test_nor_need_it_be_installed(not_installed: dict[str, str], tmp_path: Path) -> None:
+    """Neither for the tests above nor for the check and the processes that it starts."""
     with pytest.raises(AssertionError, match="No module named 'bertsmith'"):
-        output_of(without, "-c", "import bertsmith")
-    path = "tests/gpu/test_saves_on_gpu.py"
-    assert f"{path}::" in output_of(without, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", path)
-    found = checked(without, tmp_path / "rows.json", "rows of a table")
+        output_of(not_installed, "-c", "import bertsmith")
+    found = checked(not_installed, tmp_path / "rows.json", "rows of a table")
     assert found["rows"]
     assert not [line for line in found["about"] if line.endswith(": ")], "a name without what it names"
-
-
-def test_a_whole_run_needs_none_of_them(without: dict[str, str], tmp_path: Path) -> None:
-    """The run of tests/gpu, on a CPU."""
-    output_of(without, "-c", WHOLE_RUN, str(tmp_path))
 
 
 @pytest.fixture(scope="module")
@@ -153,10 +159,12 @@ def with_data(without: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
     return without | {"BERTSMITH_DATA": str(data)}
 
 
-def checked(environment: dict[str, str], to: Path, *only: str) -> dict[str, Any]:
+def checked(
+    environment: dict[str, str], to: Path, *only: str, start: Sequence[str] = ("benchmarks/gpu_check.py",)
+) -> dict[str, Any]:
     """What `make gpu-check` keeps of such rows at a tiny size, after a CPU measured them. Without FlashAttention's
-    package a peer that needs it is the only one that fails."""
-    said = output_of(environment, "benchmarks/gpu_check.py", "--tiny", "--json", str(to), "--only", *only)
+    package a peer that needs it is the only one that fails. start: of the check, from Python's command line."""
+    said = output_of(environment, *start, "--tiny", "--json", str(to), "--only", *only)
     found: dict[str, Any] = json.loads(to.read_text())
     assert {each["why"] for each in found["failed"]} <= {"the package flash_attn is not installed"}, said
     assert "Expected and measured" not in said, "what is expected is of whole sizes"
@@ -177,9 +185,17 @@ MEASURED = {
 
 
 @pytest.fixture(scope="module")
-def measured(with_data: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of what `measured` makes."""
+    return tmp_path_factory.mktemp("rows")
+
+
+@pytest.fixture(scope="module")
+def measured(with_data: dict[str, str], folder: Path) -> list[dict[str, Any]]:
     """The rows of all kinds, by one call."""
-    made: list[dict[str, Any]] = checked(with_data, tmp_path_factory.mktemp("rows") / "rows.json", *MEASURED)["rows"]
+    made: list[dict[str, Any]] = checked(with_data, folder / "rows.json", *MEASURED, start=("-c", CHECK_AND_RUN))[
+        "rows"
+    ]
     assert all(any(only in row["case"] for only in MEASURED) for row in made)
     return made
 
@@ -200,6 +216,10 @@ def test_measuring_needs_none_of_them(only: str, measured: list[dict[str, Any]])
     if only.startswith("fine-tuning"):
         assert found[0]["figures"].keys() >= {"f1", "exact_match"}
         assert found[0]["precision"] in ("fp32", "bf16"), "the one that was chosen"
+
+
+def test_a_whole_run_needs_none_of_them(measured: list[dict[str, Any]], folder: Path) -> None:
+    assert (folder / "run" / "model" / "model.safetensors").is_file()
 
 
 @pytest.mark.slow

@@ -19,6 +19,8 @@ from bertsmith.model.residual import add_mapped
 from bertsmith.optim.adamw import AdamW
 from bertsmith.training.pretraining.compiled import CompiledStep
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 
 @pytest.fixture
 def worker() -> Worker:

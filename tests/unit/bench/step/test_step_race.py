@@ -20,6 +20,7 @@ from bertsmith.bench.step.race import Race, goes_on, race, start_side
 from bertsmith.bench.step.results import Result, Work
 from bertsmith.bench.step.side import TRANSFORMERS, StepSide
 
+pytestmark = pytest.mark.usefixtures("forked_children")
 VOCABULARY = 600
 OURS = StepSide(model=shape("tiny", VOCABULARY))
 
@@ -32,7 +33,7 @@ def sets(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def survivor(sets, tmp_path_factory) -> Iterator[Child]:
+def survivor(forked_children, sets, tmp_path_factory) -> Iterator[Child]:
     """A side that outlives its peers."""
     with side(OURS, sets, tmp_path_factory.mktemp("survivor") / "a") as made:
         yield made
