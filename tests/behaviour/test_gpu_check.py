@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.gpu import rows as gpu_rows
@@ -29,12 +29,12 @@ def check(script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     return found_check(script, monkeypatch)
 
 
-def test_without_a_gpu_it_lists_every_row_with_its_call_its_seconds_and_what_is_expected(repository: Path) -> None:
-    """In a process that sees no GPU."""
-    command = [sys.executable, "benchmarks/gpu_check.py"]
-    hidden = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(repository / "src")}
-    done = subprocess.run(command, cwd=repository, env=hidden, capture_output=True, text=True, check=True)
-    head, *lines = done.stdout.splitlines()
+def test_without_a_gpu_it_lists_every_row_with_its_call_its_seconds_and_what_is_expected(
+    check: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert called(check, monkeypatch) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
     assert "no CUDA device was found" in head
     calls = [line for line in lines if line.startswith("in call")]
     seconds = [float(line.split()[-2]) for line in calls]
@@ -250,9 +250,20 @@ def test_tests_that_hang_are_ended_with_all_that_they_started(
         f"#!/bin/sh\nsleep 600 &\necho $! > {tmp_path}/pid.part\nmv {tmp_path}/pid.part {tmp_path}/pid\nwait\n"
     )
     hanging.chmod(0o755)
+
+    class Process(subprocess.Popen[str]):
+        """One whose time is over as soon as it hangs."""
+
+        def wait(self, timeout: float | None = None) -> int:
+            if timeout is not None:
+                while not (tmp_path / "pid").exists():
+                    time.sleep(0.01)
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            return super().wait()
+
     monkeypatch.setattr(sys, "executable", str(hanging))
-    monkeypatch.setattr(check, "TEST_SECONDS", 10.0)
-    assert check.run_tests(float("inf"))["ended"] == "NOT DONE after 10 s"
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    assert check.run_tests(float("inf"))["ended"] == f"NOT DONE after {check.TEST_SECONDS:.0f} s"
     with pytest.raises(OutOfTime):
         check.run_tests(0.0)
     started, end = int((tmp_path / "pid").read_text()), time.monotonic() + 120
@@ -268,6 +279,7 @@ def test_tests_that_fail_are_in_their_row_by_name(
     folder.mkdir()
     monkeypatch.setattr(check, "ROOT", tmp_path)
     monkeypatch.setattr(check, "TEST_PATHS", ("tests",))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take longer to import than the tests
     (folder / "test_right.py").write_text("def test_right():\n    pass\n")
     assert check.run_tests(float("inf")) | {"seconds": 0} == {"ended": "passed", "seconds": 0, "failed": []}
     (folder / "test_wrong.py").write_text("def test_wrong():\n    assert 1 == 2, 'a reason'\n")

@@ -41,7 +41,7 @@ def served(served_models: dict[str, Path], precision: str) -> Iterator[Served]:
 
 
 def test_neighbours_change_no_answer(served: Served, served_models: dict[str, Path], precision: str) -> None:
-    asked, bound = texts(160), FP32 if precision == "fp32" else BF16
+    asked, bound = texts(64), FP32 if precision == "fp32" else BF16
     alone = Predictor(served_models["labels"], "cpu", precision=precision)
     classes = [alone([text])[0]["scores"] for text in asked]
     embedder = Embedder(served_models["vectors"], "cpu", precision=precision)
@@ -150,6 +150,7 @@ def grown(folder: Path, inputs: Sequence[Any], warm: int, count: int) -> float:
             ask_many(served, range(first, end), body_of)
             found.append(served.resident_bytes())
             print(f"{found[-1] / 1e6:.1f} MB after {end:,} requests")
+        assert (served.stop(), served.lines[-1]) == (143, "the server has stopped"), "as one from a shell does"
         return found[-1] / found[0] - 1
 
 

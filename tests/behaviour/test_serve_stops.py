@@ -28,10 +28,8 @@ def without_grace(*arguments: str) -> int:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_lets_requests_finish(served_models: dict[str, Path], number: int, status: int) -> None:
-    """The first one is started as by a shell."""
     flags, rows = ("--limits.batch-tokens", "64", "--precision", "fp32"), 200
-    is_anew = number == signal.SIGTERM
-    with serving({"labels": served_models["labels"]}, *flags, anew=is_anew, does=without_grace) as served:
+    with serving({"labels": served_models["labels"]}, *flags, does=without_grace) as served:
         answers = []
         body = {"inputs": [["word1 " * 30]] * rows}
         asking = threading.Thread(target=lambda: answers.append(served.ask("/predict", body)))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import pydoc_data.topics
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from bertsmith.cli import main
+from made_commands import Command
 
 SMALL = ["--phase1.global_batch=8", "--phase2.global_batch=2", "--precision=fp32", "--evaluate_instances=8"]
 SHORT = ["--phase1.steps=3", "--phase2.steps=2", *SMALL]
@@ -95,24 +93,17 @@ def test_pretrain_prints_the_model_and_refuses_to_overwrite_it(corpus, capsys, t
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_a_run_with_its_status(corpus, tmp_path, sent, status):
-    run = tmp_path / "run"
+    run, said = tmp_path / "run", tmp_path / "said"
     flags = ["--corpus", str(corpus), "--out", str(run), "--log_every=1", *SMALL, "--phase1.steps=100000"]
-    with open(tmp_path / "said", "w+", encoding="utf-8") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bertsmith", "pretrain", "bert-tiny", *flags],
-            stdout=said,
-            stderr=said,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        try:
-            wait_for(lambda: has_line(run / "metrics.jsonl", '"train"') or process.poll() is not None)
-            process.send_signal(sent)
-            assert process.wait(30) == status, said.seek(0) or said.read()
-        finally:
-            process.kill()
-            process.wait()
-        said.seek(0)
-        assert "Traceback" not in said.read()
+    process = Command("pretrain", "bert-tiny", *flags, log=said)
+    try:
+        wait_for(lambda: has_line(run / "metrics.jsonl", '"train"') or process.poll() is not None)
+        process.send_signal(sent)
+        assert process.wait() == status, said.read_text()
+    finally:
+        process.kill()
+        process.wait()
+    assert "Traceback" not in said.read_text()
 
 
 def has_line(path: Path, part: str) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
-import subprocess
+import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -233,15 +234,18 @@ def test_openvino_tells_nobody_that_it_is_used(folders: Any, tmp_path: Path) -> 
     assert not any((tmp_path / "home").rglob("*openvino*"))
 
 
+def outlive_models_of_openvino(folder: str) -> None:
+    first, second = (Predictor(folder, backend="openvino") for _ in range(2))
+    first("word1"), second("word1")
+    del first
+    gc.collect()
+    del second
+    gc.collect()
+    signal.signal(signal.SIGTERM, lambda *_: print("came"))
+    signal.raise_signal(signal.SIGTERM)
+
+
 def test_signals_come_through_when_models_of_openvino_are_gone(folders: Any) -> None:
-    code = (
-        "import gc, signal, sys\nfrom bertsmith.inference.predictor import Predictor\n"
-        "first, second = (Predictor(sys.argv[1], backend='openvino') for _ in range(2))\n"
-        "first('word1'), second('word1')\n"
-        "del first\ngc.collect()\ndel second\ngc.collect()\n"
-        "signal.signal(signal.SIGTERM, lambda *_: print('came'))\nsignal.raise_signal(signal.SIGTERM)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(folders("tag", "openvino"))], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout.split()[-1:]) == (0, ["came"])
+    with Command(str(folders("tag", "openvino")), does=outlive_models_of_openvino) as command:
+        printed, said = command.communicate()
+        assert (command.wait(), printed.split()[-1:]) == (0, ["came"]), said

@@ -3,14 +3,17 @@
 import copy
 import os
 import pickle
-import subprocess
+import signal
 import sys
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
 import numpy as np
 import pytest
+import torch
 
+import bertsmith
 from bertsmith import Embedder
 from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.embed_file import embed_file
@@ -20,6 +23,7 @@ from bertsmith.inference.minimal_pairs import evaluate_minimal_pairs
 from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.finetune import finetune
+from made_commands import Command
 from made_rows import QUICK, rows
 
 QUESTIONS = [{"id": "1", "question": "who", "context": "Ann asked", "answers": {"text": ["Ann"], "answer_start": [0]}}]
@@ -87,32 +91,34 @@ def test_a_loaded_model_says_that_it_stays_in_its_process(kind, model):
     assert (type(again), vars(again)) == (kind, vars(loaded))
 
 
-FORKED = """
-import os, signal, sys, torch, bertsmith
-does, model, out = sys.argv[1:]
-if does == "load_encoder":
-    loaded = bertsmith.load_encoder(model)
-else:
-    loaded = (bertsmith.Embedder if does == "Embedder" else bertsmith.Predictor)(model, "cpu")
-    loaded(["word1 [MASK]"] * 64)
-if os.fork():
-    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
-signal.alarm(60)  # or it would be waited for forever
-rows = [{"text": f"word{number}", "label": "ab"[number % 2]} for number in range(64)]
-def use():
-    if does == "finetune":
-        settings = bertsmith.tasks.settings.FinetuneSettings(epochs=1, report=False)
-        return bertsmith.finetune("classify", model, rows[:48], rows[48:], out, settings=settings).rows["train"]
+def uses_after_a_fork(does: str, model: str, out: str) -> int:
+    torch.set_num_threads(2)
     if does == "load_encoder":
-        return type(bertsmith.load_encoder(model)).__name__
-    return len(loaded(["word1 [MASK]"] * 8))
-try:
-    use()
-except bertsmith.base.errors.BertsmithError as error:
-    print(error.what)
-torch.set_num_threads(1)
-print(use())
-"""
+        bertsmith.load_encoder(model)
+    else:
+        loaded = (Embedder if does == "Embedder" else Predictor)(model, "cpu")
+        loaded(["word1 [MASK]"] * 64)
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signal.alarm(60)  # or it would be waited for forever
+
+    def use() -> object:
+        if does == "finetune":
+            made = rows(64, 1)
+            return finetune("classify", model, made[:48], made[48:], out, settings=replace(QUICK, epochs=1)).rows[
+                "train"
+            ]
+        if does == "load_encoder":
+            return type(bertsmith.load_encoder(model)).__name__
+        return len(loaded(["word1 [MASK]"] * 8))
+
+    try:
+        use()
+    except BertsmithError as error:
+        print(error.what)
+    torch.set_num_threads(1)
+    print(use())
+    return 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -120,14 +126,15 @@ print(use())
     ("does", "gives"), [("Predictor", "8"), ("Embedder", "8"), ("finetune", "48"), ("load_encoder", "Encoder")]
 )
 def test_a_forked_process_is_refused_until_it_has_one_thread(does, gives, model, tmp_path):
-    command = [sys.executable, "-W", "ignore", "-c", FORKED, does, str(model), str(tmp_path / "run")]
-    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "2"}, stdout=subprocess.PIPE, text=True)
-    assert done.returncode == 0
-    refused, *_, given = done.stdout.splitlines()
+    with Command(does, str(model), str(tmp_path / "run"), does=uses_after_a_fork) as command:
+        printed, said = command.communicate()
+        assert command.wait() == 0, said
+    refused, *_, given = printed.splitlines()
     assert ("forked from one that had used a model" in refused, given) == (True, gives)
 
 
-def test_a_text_does_for_a_path(labels, tmp_path):
+def test_a_text_does_for_a_path(labels, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)  # its figures take longer than all else
     evaluate(labels, rows(8, 1), report=str(tmp_path / "report"))
     assert (tmp_path / "report" / "per_class.json").is_file()
     (tmp_path / "answers.json").write_text('{"1": "Ann"}')

@@ -4,6 +4,7 @@ import csv
 import errno
 import io
 import json
+import sys
 from dataclasses import asdict
 
 import numpy as np
@@ -390,7 +391,8 @@ def test_columns_of_labels_are_for_evaluate(classes, tmp_path, capsys, flag):
 
 
 @pytest.mark.parametrize("kind", ["regress", "choice"])
-def test_where_a_report_is_is_logged(kind, tmp_path, said):
+def test_where_a_report_is_is_logged(kind, tmp_path, said, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)  # its figures take longer than all else
     rows = [{**row, "label": number % 2} for number, row in enumerate(KINDS[kind][3])]
     evaluate(made_head(kind, tmp_path / "model"), rows, report=tmp_path / "report", device="cpu")
     assert f"report: {tmp_path / 'report'}" in said.messages
