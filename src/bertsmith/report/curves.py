@@ -84,7 +84,7 @@ class Curves:
                 self._put((name.removeprefix(TEST), source, stage), step, value)
 
     def _put(self, key: tuple[str, str, str], step: float, value: float) -> None:
-        if not abs(value) <= _LARGEST:  # nor is what is no number
+        if not abs(value) <= _LARGEST:  # nor is NaN
             self.undrawn += 1
             return
         curve = self.of.get(key)
