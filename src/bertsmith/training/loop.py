@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from bertsmith.base.device import seed_generators
 from bertsmith.base.log import Progress, counted, say, warn
 from bertsmith.base.ranks import by_first, is_first, rank
 from bertsmith.base.ranks.shared_stop import SharedStop
@@ -190,7 +191,7 @@ class Trainer:
         self.optimizer.set_learning_rate(rate)
         # A key for each step and rank: ranks drop different units, and a resumed run drops the same ones as before.
         counted = self.position.stage_step if stage.own_dropout else self.position.step
-        torch.manual_seed(stream_key(stage.seed, "dropout", rank(), counted) >> 1)
+        seed_generators(self.device, stream_key(stage.seed, "dropout", rank(), counted) >> 1)
         sums = train_step(
             self.objective,
             self.optimizer,

@@ -7,7 +7,7 @@ import torch
 
 from bertsmith.base import device as device_module
 from bertsmith.base import ranks
-from bertsmith.base.device import choose_device, cpu_precision
+from bertsmith.base.device import choose_device, cpu_precision, seed_generators
 from bertsmith.base.errors import BertsmithError
 from made_processors import WITH_AMX, WITH_BF16_OF_AMD, WITHOUT_BF16
 
@@ -115,6 +115,14 @@ def test_a_gpu_too_many_is_told_how_many_there_are(count, found, monkeypatch):
     with pytest.raises(BertsmithError) as raised:
         choose_device("cuda:9", "fp32")
     assert raised.value.fix == found
+
+
+def test_a_cpu_is_seeded_as_torch_seeds_it_and_no_gpu_is_asked(monkeypatch):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", None)
+    seed_generators(torch.device("cpu"), 5)
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_one_process_is_the_first_of_one():
