@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -60,6 +60,11 @@ def load() -> None:
 def unload() -> None:
     """Leaves everything in this thread to PyTorch's operators from now on."""
     _here.uses_them = False
+
+
+def kernels() -> Mapping[str, Callable[..., None]]:
+    """Those of this process, the same ones as long as they are not loaded anew; empty where none are."""
+    return _kernels
 
 
 def is_loaded() -> bool:

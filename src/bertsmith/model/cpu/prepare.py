@@ -15,6 +15,8 @@ KERNELS, OPERATORS = "C++ kernels", "PyTorch's operators"
 and matrix units" or "operators" in bf16, and nothing in fp32, where they had no kernels."""
 
 _WHAT = "between matrix products"
+# The kernels of this process that were found right.
+_right: object = None
 
 
 def prepare_training(compute: torch.dtype, may_compile: bool = True, started_with: str | None = None) -> str:
@@ -60,13 +62,15 @@ def load() -> bool:
 
 def _load() -> tuple[str, str]:
     """What is used from here on, and why."""
+    global _right
     if not library.is_loaded():
         try:
             library.load()
         except NotCompiledError as why:
             return OPERATORS, str(why)
-        if not are_right():
+        if library.kernels() is not _right and not are_right():
             library.unload()
             warn("the C++ kernels compute something else here than PyTorch does; they are not used")
             return OPERATORS, "the C++ kernels failed their check"
+        _right = library.kernels()
     return KERNELS, "compiled here, one visit to memory instead of several"

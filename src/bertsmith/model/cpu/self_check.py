@@ -1,5 +1,5 @@
-"""Whether the C++ kernels compute what PyTorch's operators do, looked at whenever they are loaded: a compiler is a
-program like others."""
+"""Whether the C++ kernels compute what PyTorch's operators do, looked at once in every process that loads them: a
+compiler is a program like others."""
 
 from __future__ import annotations
 

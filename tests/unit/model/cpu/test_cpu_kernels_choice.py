@@ -52,6 +52,16 @@ def test_each_thread_uses_them_for_itself(kernels: None) -> None:
         other.submit(out.backward).result()
 
 
+def test_they_are_looked_at_once_in_a_process(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+    monkeypatch.setattr(prepare, "are_right", lambda: looked.append(len(looked)) or True)
+    with kernels_unused():
+        for _ in range(3):
+            assert load()
+            end_training()
+    assert looked == [0]
+
+
 def test_no_other_precision_loads_them(said: pytest.LogCaptureFixture) -> None:
     assert prepare_training(torch.float16) == ""
     assert not are_used()
