@@ -1,6 +1,6 @@
 """The metrics of classes: all that follows from how often each was taken for each other.
 
-Legend: N rows, C classes.
+Legend: N rows, C classes; before these, shapes may have resamples of the rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.tasks.scoring.resampling import Figures, Floats, Ints
+from bertsmith.tasks.scoring.resampling import Figures, Floats, Ints, sums_at
 
 METRICS = ("accuracy", "macro_f1", "matthews")
 """Those of any classes; `binary_f1` wants to know which one is positive, `micro_f1` which one is negative."""
@@ -98,13 +98,19 @@ def occurring(table: ClassTable) -> NDArray[np.bool_]:
     return np.asarray(table.support + table.predicted > 0)
 
 
-def _matthews(right: Floats, predicted: Floats, true: Floats) -> float:
+def _macro(table: ClassTable) -> tuple[Floats, Floats]:
+    """The mean F1 of the classes that occur, 0 where there are none; and the F1 of each, NaN where it does not."""
+    here = occurring(table)
+    return share((table.f1 * here).sum(-1), here.sum(-1)), np.where(here, table.f1, np.nan)
+
+
+def _matthews(right: Floats, predicted: Floats, true: Floats) -> Floats:
     """Matthews' correlation as Gorodkin (2004) has it, of how many rows of each class are right, predicted and true:
     float64[C] each; 0 where a side is constant."""
-    rows = true.sum()
-    # Of whole numbers, so that dot products are exact by any number of threads.
-    spread = (rows * rows - predicted @ predicted) * (rows * rows - true @ true)
-    return float((right.sum() * rows - predicted @ true) / np.sqrt(spread)) if spread > 0 else 0.0
+    rows = true.sum(-1)
+    of_predicted, of_true, of_both = ((a * b).sum(-1) for a, b in ((predicted,) * 2, (true,) * 2, (predicted, true)))
+    spread = (rows * rows - of_predicted) * (rows * rows - of_true)
+    return share(right.sum(-1) * rows - of_both, np.sqrt(np.maximum(spread, 0)))
 
 
 def class_figures(
@@ -122,15 +128,15 @@ def class_figures(
 
     def of(weights: Floats) -> Floats:
         sides = ((true, weights * met), (predicted, weights), (true, weights))
-        counts = [np.bincount(side, times, minlength=len(names)).astype(np.float64) for side, times in sides]
+        counts = [sums_at(side, times, len(names)) for side, times in sides]
         table = class_table(*counts)
-        here = occurring(table)
-        found = [counts[0].sum() / counts[2].sum(), table.f1[here].mean(), _matthews(*counts)]
+        macro, each = _macro(table)
+        found = [counts[0].sum(-1) / counts[2].sum(-1), macro, _matthews(*counts)]
         if positive is not None:
-            found.append(table.f1[positive])
+            found.append(table.f1[..., positive])
         if negative is not None:
-            found.append(class_table(*(each[others].sum(keepdims=True) for each in counts)).f1[0])
-        return np.concatenate([found, np.where(here, table.f1, np.nan)])
+            found.append(class_table(*(each[..., others].sum(-1) for each in counts)).f1)
+        return np.concatenate([np.stack(found, axis=-1), each], axis=-1)
 
     return Figures((*METRICS, *some, *(f1_of(name) for name in names)), of)
 
@@ -159,13 +165,11 @@ def count_figures(right: NDArray[Any], predicted: NDArray[Any], true: NDArray[An
     times = sides[rows, columns]
 
     def of(weights: Floats) -> Floats:
-        sums = np.bincount(columns, weights[rows] * times, sides.shape[1])
-        counts = np.split(sums.astype(np.float64), 3)
-        table, whole = class_table(*counts), class_table(*(each.sum(keepdims=True) for each in counts))
-        here = occurring(table)
-        macro = table.f1[here].mean() if here.any() else 0.0
-        each = np.where(here, table.f1, np.nan)[: len(names)]
-        return np.concatenate([whole.f1, [macro], whole.precision, whole.recall, each])
+        counts = np.split(sums_at(columns, weights[..., rows] * times, sides.shape[1]), 3, axis=-1)
+        table, whole = class_table(*counts), class_table(*(each.sum(-1) for each in counts))
+        macro, each = _macro(table)
+        found = np.stack([whole.f1, macro, whole.precision, whole.recall], axis=-1)
+        return np.concatenate([found, each[..., : len(names)]], axis=-1)
 
     return Figures((*COUNT_METRICS, *(f1_of(name) for name in names)), of)
 

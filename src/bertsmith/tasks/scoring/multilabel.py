@@ -30,7 +30,8 @@ def label_figures(predicted: Bools, true: Bools, names: tuple[str, ...]) -> Figu
     counted = count_figures(predicted & true, predicted, true, names)
 
     def of(weights: Floats) -> Floats:
-        return np.insert(counted.of(weights), len(COUNT_METRICS), whole.of(weights))
+        first, each = np.split(counted.of(weights), [len(COUNT_METRICS)], axis=-1)
+        return np.concatenate((first, whole.of(weights), each), axis=-1)
 
     return Figures((*METRICS, *(f1_of(name) for name in names)), of)
 

@@ -1,11 +1,11 @@
 """The metrics of regression, in numpy, each row counting as often as its weight says; predictions and truths are of
-shape [N]."""
+shape [N], weights of [..., N]."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from bertsmith.tasks.scoring.resampling import Figures, Floats, Ints
+from bertsmith.tasks.scoring.resampling import Figures, Floats, Ints, sums_at, weighted_means
 
 
 def number_figures(predicted: Floats, true: Floats) -> Figures:
@@ -15,32 +15,33 @@ def number_figures(predicted: Floats, true: Floats) -> Figures:
 
     def of(weights: Floats) -> Floats:
         by_rank = _pearson(_ranks(x_places, weights), _ranks(y_places, weights), weights)
-        rmse = np.sqrt(np.average((x - y) ** 2, weights=weights))
-        mae = np.average(np.abs(x - y), weights=weights)
-        return np.array([_pearson(x, y, weights), by_rank, _r2(x, y, weights), rmse, mae])
+        rmse, mae = np.sqrt(weighted_means((x - y) ** 2, weights)), weighted_means(np.abs(x - y), weights)
+        return np.stack([_pearson(x, y, weights), by_rank, _r2(x, y, weights), rmse, mae], axis=-1)
 
     return Figures(("pearson", "spearman", "r2", "rmse", "mae"), of)
 
 
-def _pearson(x: Floats, y: Floats, weights: Floats) -> float:
+def _pearson(x: Floats, y: Floats, weights: Floats) -> Floats:
     """Pearson's correlation; 0 where one side is constant."""
     x, y = (_centred(side, weights) for side in (x, y))
-    # Not by dot products: on a machine with other work their threads wait for each other, longer than all else takes.
-    xx, yy, xy = (np.average(each, weights=weights) for each in (x * x, y * y, x * y))
-    return float(xy / np.sqrt(xx * yy)) if xx * yy > 0 else 0.0
+    xx, yy, xy = (weighted_means(each, weights) for each in (x * x, y * y, x * y))
+    spread = np.sqrt(xx * yy)
+    return np.divide(xy, spread, out=np.zeros_like(xy), where=spread > 0)
 
 
-def _r2(predicted: Floats, true: Floats, weights: Floats) -> float:
+def _r2(predicted: Floats, true: Floats, weights: Floats) -> Floats:
     """The share of the variance that is explained; for constant truths 1 where all are met, else 0."""
     centred, missed = _centred(true, weights), true - predicted
-    spread, left = (np.average(each * each, weights=weights) for each in (centred, missed))
-    return float(1 - left / spread) if spread > 0 else float(left == 0)
+    spread, left = (weighted_means(each * each, weights) for each in (centred, missed))
+    unexplained = np.divide(left, spread, out=np.array(left > 0, dtype=np.float64), where=spread > 0)
+    return np.asarray(1 - unexplained)
 
 
 def _centred(values: Floats, weights: Floats) -> Floats:
     # From one of the values first: what is constant is then 0 exactly, and not a rounding error that correlates.
-    values = values - values[weights.argmax()]
-    return np.asarray(values - np.average(values, weights=weights), dtype=np.float64)
+    values = np.broadcast_to(values, weights.shape)
+    values = values - np.take_along_axis(values, weights.argmax(-1, keepdims=True), axis=-1)
+    return np.asarray(values - weighted_means(values, weights)[..., None], dtype=np.float64)
 
 
 def _places(values: Floats) -> Ints:
@@ -51,5 +52,5 @@ def _places(values: Floats) -> Ints:
 def _ranks(places: Ints, weights: Floats) -> Floats:
     """Mean ranks of rows, which equal values share, given the places of their values in order: as if each row stood
     there as often as it counts."""
-    counts = np.bincount(places, weights)
-    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[places], dtype=np.float64)
+    counts = sums_at(places, weights, int(places.max()) + 1)
+    return np.asarray((np.cumsum(counts, axis=-1) - (counts - 1) / 2)[..., places], dtype=np.float64)

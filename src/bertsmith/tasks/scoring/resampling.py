@@ -1,10 +1,11 @@
 """Rows drawn again: bootstrap intervals of any metric, and folds for what is fitted on rows and measured on others.
 
-Legend: N rows, K figures.
+Legend: N rows, K figures, R resamples.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,13 +21,15 @@ Floats = NDArray[np.float64]
 RESAMPLES = 1000
 CONFIDENCE = 0.95
 FOLDS = 5
+# Numbers of resamples that are worked on at once: more leave the cache, fewer are calls of numpy above all.
+_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
 class Figures:
     """Named metrics as a function of how often each row counts.
 
-    of: float64[K] for weights float64[N], in the order of the names; NaN where a metric is undefined.
+    of: float64[..., K] for weights float64[..., N], in the order of the names; NaN where a metric is undefined.
     """
 
     names: tuple[str, ...]
@@ -39,12 +42,12 @@ class Figures:
     def only(self, names: Sequence[str]) -> Figures:
         """Some of them."""
         places = [self.names.index(name) for name in names]
-        return Figures(tuple(names), lambda weights: self.of(weights)[places])
+        return Figures(tuple(names), lambda weights: self.of(weights)[..., places])
 
     def and_also(self, other: Figures) -> Figures:
         """These and others of the same rows."""
         return Figures(
-            (*self.names, *other.names), lambda weights: np.concatenate((self.of(weights), other.of(weights)))
+            (*self.names, *other.names), lambda weights: np.concatenate((self.of(weights), other.of(weights)), axis=-1)
         )
 
 
@@ -83,10 +86,29 @@ def intervals(
     draws = generator(stream_key(seed, "bootstrap"))
     whole = figures.of(np.ones(rows))
     found = np.empty((resamples, len(figures.names)))
-    for number in range(resamples):
-        times = np.bincount(draws.integers(0, units, size=units), minlength=units).astype(np.float64)
-        found[number] = figures.of(times if groups is None else times[unit])
+    at_once = max(1, _AT_ONCE // max(rows, len(figures.names)))
+    for first in range(0, resamples, at_once):
+        drawn = draws.integers(0, units, size=(min(at_once, resamples - first), units))
+        times = sums_at(drawn, np.ones(drawn.shape), units)
+        found[first : first + at_once] = figures.of(times if groups is None else times[:, unit])
     return {name: _interval(float(whole[place]), found[:, place]) for place, name in enumerate(figures.names)}
+
+
+def sums_at(places: Ints, weights: Floats, count: int) -> Floats:
+    """The sum of the weights at each place from 0 to `count` - 1: float64[..., count].
+
+    weights: float64[..., N]. places: int64[..., N], or int64[N] for all resamples.
+    """
+    before = weights.shape[:-1]
+    shift = np.arange(math.prod(before), dtype=np.int64).reshape(*before, 1) * count
+    sums = np.bincount((places + shift).ravel(), weights.ravel(), math.prod(before) * count)
+    return sums.astype(np.float64, copy=False).reshape(*before, count)  # without any place they are whole numbers
+
+
+def weighted_means(values: Floats, weights: Floats) -> Floats:
+    """float64[...] of values and weights float64[..., N]."""
+    # A dot product has other last bits by another number of threads, which wait for each other on a busy machine.
+    return np.asarray((values * weights).sum(-1) / weights.sum(-1), dtype=np.float64)
 
 
 def _interval(value: float, resampled: Floats) -> Interval:
@@ -118,7 +140,8 @@ def mean_figures(names: Sequence[str], values: NDArray[Any], among: NDArray[np.b
 
     def of(weights: Floats) -> Floats:
         weights = weights if among is None else weights * among
-        # A dot product has other last bits by another number of threads.
-        return np.average(table, axis=1, weights=weights) if weights.any() else np.full(len(names), np.nan)
+        defined = weights.any(-1, keepdims=True)
+        means = weighted_means(table, np.where(defined, weights, 1.0)[..., None, :])
+        return np.where(defined, means, np.nan)
 
     return Figures(tuple(names), of)

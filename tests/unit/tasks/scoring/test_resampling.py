@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertsmith.tasks.scoring import resampling
 from bertsmith.tasks.scoring.classes import class_figures
 from bertsmith.tasks.scoring.multilabel import label_figures
 from bertsmith.tasks.scoring.numbers import number_figures
@@ -80,9 +81,24 @@ def test_one_seed_gives_one_interval():
     assert intervals(figures, 50, seed=1) != intervals(figures, 50)
 
 
+@pytest.mark.parametrize("groups", [None, [0, 0, 1, 2, 3, 3, 3, 4, 5, 6] * 3])
+def test_intervals_do_not_depend_on_how_many_resamples_are_worked_on_at_once(groups, monkeypatch):
+    draw = np.random.default_rng(4)
+    sides, labels = draw.integers(0, 3, (2, 30)), draw.random((2, 30, 3)) < 0.5
+    every = (
+        class_figures(*sides, tuple("abc"), positive=1, negative=0),
+        number_figures(*draw.random((2, 30))),
+        label_figures(*labels, tuple("abc")),
+    )
+    found = [intervals(figures, 30, groups, resamples=40) for figures in every]
+    for most in (1, 100, 700):
+        monkeypatch.setattr(resampling, "_AT_ONCE", most)
+        assert [intervals(figures, 30, groups, resamples=40) for figures in every] == found
+
+
 def test_a_figure_that_is_undefined_in_resamples_says_how_often():
     def of(weights):  # exists where the first row is there
-        return np.array([1.0 if weights[0] else np.nan])
+        return np.where(weights[..., :1] > 0, 1.0, np.nan)
 
     found = intervals(Figures(("seen",), of), 3, resamples=3000)["seen"]
     assert (found.value, found.low, found.high) == (1, 1, 1)
