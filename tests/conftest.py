@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +87,12 @@ def real_data(data_folder: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a small encoder that was not trained."""
-    from made_rows import made_model
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small encoder that was not trained, of two layers or as many as the module's LAYERS says."""
+    from made_rows import CONFIG, made_model
 
-    return made_model(tmp_path_factory.mktemp("encoder"))
+    layers = getattr(request.module, "LAYERS", CONFIG.num_hidden_layers)
+    return made_model(tmp_path_factory.mktemp("encoder"), replace(CONFIG, num_hidden_layers=layers))
 
 
 @pytest.fixture
@@ -167,6 +169,12 @@ def said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> p
     monkeypatch.setattr(log, "_said", set())
     caplog.set_level("INFO", logger="bertsmith")
     return caplog
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where matplotlib is not installed: drawing takes longer than the rest of a report."""
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
 
 
 @pytest.fixture

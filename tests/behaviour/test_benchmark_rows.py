@@ -37,7 +37,7 @@ def rows_of(data_folder, name, part):
     benchmark = benchmarks()[name]
     path, columns = benchmark.find(data_folder, (part,))[part], Columns(**benchmark.columns_of(part))
     rows = [row for _, row in read_rows(path, columns)]
-    records = read_records(path, columns, part in benchmark.labelled, TASKS[benchmark.kind])
+    records = read_records(rows, columns, part in benchmark.labelled, TASKS[benchmark.kind])
     assert len(records) == len(rows)
     return benchmark, benchmark.columns_of(part), rows
 

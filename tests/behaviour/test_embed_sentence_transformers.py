@@ -163,7 +163,7 @@ def test_training_keeps_the_pooling_of_the_folder_it_starts_from(theirs, model, 
 
 def test_a_real_model_gives_the_same_vectors(theirs, real_data, tmp_path):
     weights = real_data("weights/all-MiniLM-L6-v2")
-    lines = (real_data("glue/STS-B/dev.tsv")).read_text(encoding="utf-8").splitlines()[1:41]
+    lines = (real_data("glue/STS-B/dev.tsv")).read_text(encoding="utf-8").splitlines()[1:21]
     texts = [line.split("\t")[column] for line in lines for column in (7, 8)]
     expected = saved(weights, tmp_path / "folder", "mean", True, 256).encode(texts)
     found = bertsmith.Embedder(tmp_path / "folder", "cpu", precision="fp32")(texts)

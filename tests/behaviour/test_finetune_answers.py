@@ -26,6 +26,8 @@ from bertsmith.tasks.reading.records import Columns, read_records
 from bertsmith.tasks.scoring.squad import scores_1_1, scores_2_0
 from made_questions import QUICK, questions, squad
 
+LAYERS = 1
+
 
 @pytest.fixture(scope="module")
 def answered(model, tmp_path_factory):

@@ -20,6 +20,8 @@ from bertsmith.training.records.sinks import Outputs
 from made_questions import questions, squad
 from made_rows import QUICK, WORDS, rows
 
+LAYERS = 1
+
 ROWS = rows(100, 1)
 FAST = replace(QUICK, epochs=1)
 CALL = ["--epochs=1", "--batch=16", "--max-length=32", "--device=cpu", "--precision=fp32", "--learning-rate=3e-3"]

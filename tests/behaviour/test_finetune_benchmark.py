@@ -26,6 +26,8 @@ from made_benchmarks import (
     made_swag,
 )
 
+LAYERS = 1
+
 QUICK = ["--device", "cpu", "--precision", "fp32", "--epochs", "1", "--max-length", "40", "--no-report"]
 
 

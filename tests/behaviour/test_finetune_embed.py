@@ -21,6 +21,8 @@ from made_pairs import EXACT, pairs, scored_pairs
 from made_rows import QUICK
 from made_runs import OF_THE_CLOCK, figures, ran, weights
 
+LAYERS = 1
+
 TRAIN, DEV, SCORED, TEST = pairs(97, 1, negatives=True), pairs(40, 2), scored_pairs(40, 3), pairs(9, 4)
 # 97 rows in steps of 24: the last step of an epoch has one row. Most steps are cut into several micro-batches, and
 # texts of more than 8 words are read in windows.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,8 +25,11 @@ from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.task import Floats
 from bertsmith.training.checkpoints import saver
 from bertsmith.training.run_folder import Run
+from made_commands import Command
 from made_rows import QUICK, rows
 from made_runs import signalled_after
+
+LAYERS = 1
 
 TRAIN, DEV = rows(96, 1), rows(40, 2)
 SETTINGS = replace(QUICK, epochs=3, seeds=2, log_every=2, save_every=2, keep=2, dropout=0.2)
@@ -40,19 +41,13 @@ def test_two_processes_cannot_work_in_one_run_folder(model: Path, tmp_path: Path
     files = [f"--{name}={tmp_path / name}.jsonl" for name in ("train", "dev")]
     call = ["finetune", "classify", "--model", str(model), *files, "--out", str(tmp_path / "run"), "--log-every", "2"]
     call += ["--batch", "16", "--max-length", "32", "--device", "cpu", "--precision", "fp32"]
-    first = subprocess.Popen(
-        [sys.executable, "-m", "bertsmith", *call, "--epochs", "100000", "--quiet"], stderr=subprocess.PIPE
-    )
-    try:
+    with Command(*call, "--epochs", "100000", "--quiet") as first:
         while not Run(tmp_path / "run").metrics("train"):
             assert first.poll() is None, first.communicate()[1]
             time.sleep(0.01)
         assert main([*call, "--epochs", "100000", "--resume"]) == 2
         assert "another process is training in this folder" in capsys.readouterr().err
         assert first.poll() is None
-    finally:
-        first.kill()
-        first.communicate()
 
 
 def test_a_gradient_that_is_not_finite_stops_it_and_names_the_rows(

@@ -22,7 +22,9 @@ from bertsmith.tasks.settings import FinetuneSettings
 from made_rows import QUICK as PLAIN
 from made_rows import WORDS, rows
 
-QUICK = replace(PLAIN, report=True)
+LAYERS = 1
+
+QUICK = replace(PLAIN, epochs=7, learning_rate=6e-3, report=True)
 
 # The labels of a row are decided by one word of it.
 SIGNS = {"word1": ["fruit"], "word3": ["bird", "metal"], "lovely": []}
@@ -45,12 +47,10 @@ TRAIN, DEV, TEST = labelled(200, 1), labelled(80, 2), labelled(40, 3)
 
 @pytest.fixture(scope="module")
 def several(model, tmp_path_factory):
-    """The run folder of a model of rows with several labels, with figures, and its result; a dev row is wrong."""
-    out, settings = tmp_path_factory.mktemp("several") / "run", replace(QUICK, epochs=14)
+    """The run folder of a model of rows with several labels, and its result; a dev row is wrong."""
+    out, settings = tmp_path_factory.mktemp("several") / "run", replace(QUICK, epochs=8)
     wrong = [{**DEV[0], "label": [] if DEV[0]["label"] else ["fruit"]}, *DEV[1:]]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delitem(sys.modules, "matplotlib.backends.backend_agg")
-        return out, bertsmith.finetune("classify", model, TRAIN, wrong, out, test=TEST, settings=settings)
+    return out, bertsmith.finetune("classify", model, TRAIN, wrong, out, test=TEST, settings=settings)
 
 
 def read(path):
@@ -106,7 +106,6 @@ def test_the_run_folder_has_reports_of_dev_and_test_rows(several):
         assert micro["value"] > 0.8
         names = {path.name for path in (out / "report" / part).iterdir()}
         assert names >= {"per_class.json", "confusion.json", "calibration.json", "likely_label_errors.json"}
-    assert {"confusion.png", "calibration.png", "per_class.png"} <= names
 
 
 def test_a_planted_label_error_is_among_the_likeliest(several):
@@ -147,7 +146,7 @@ def noisy(count, seed, share=0.12, sure=0.75):
 
 
 NOISY, NOISY_DEV, NOISY_TEST = noisy(500, 1), noisy(300, 2), noisy(300, 3)
-FEW = replace(QUICK, epochs=5, batch=32, positive="rare", metric="binary_f1")
+FEW = replace(QUICK, epochs=5, learning_rate=3e-3, batch=32, positive="rare", metric="binary_f1")
 
 
 def recall(out):
@@ -316,7 +315,7 @@ def test_a_tuned_threshold_is_used_by_everything(tuned):
         ),
         ("regress", {"columns": Columns(id="number")}, "no training row has a column 'number'"),
         ("regress", {"columns": Columns(group="doctor")}, "no training row has a value in column 'doctor'"),
-        ("regress", {"frozen_layers": 1, "reinitialised_layers": 2}, "so that some are both"),
+        ("regress", {"frozen_layers": 1, "reinitialised_layers": 1}, "so that some are both"),
         ("classify", {"metric": "subset_accuracy"}, "subset_accuracy is of rows with several labels"),
         ("classify", {"thresholds": "tuned"}, "one of 3"),
     ],
@@ -341,12 +340,15 @@ def test_wrong_numbers_are_named(wrong):
         FinetuneSettings(**wrong)
 
 
-def test_a_number_model_has_its_report(model, tmp_path):
+def test_a_number_model_has_its_report_with_pictures(model, tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "matplotlib.backends.backend_agg")
     numbers = [{"text": " ".join(["lovely"] * count + WORDS[:3]), "label": count} for count in range(1, 9)] * 6
     result = bertsmith.finetune(
         "regress", model, numbers, numbers[:40], tmp_path / "run", settings=replace(QUICK, epochs=2)
     )
     figures = read(tmp_path / "run" / "report" / "dev" / "intervals.json")["figures"]
+    pictures = {path.name for path in (tmp_path / "run" / "report" / "dev").glob("*.png")}
+    assert pictures == {"calibration.png", "intervals.png"}
     assert figures["pearson"]["value"] == pytest.approx(result.best.score, abs=0.001)
     assert len(read(tmp_path / "run" / "report" / "dev" / "likely_label_errors.json")["likely_label_errors"]) == 20
 

@@ -20,6 +20,8 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.training.loop import Trainer
 from made_rows import QUICK, WORDS
 
+LAYERS = 1
+
 SETTINGS = replace(QUICK, epochs=6)
 UNITS = {"years": (1990.0, 6.0), "prices": (1e5, 2e4), "small": (-1e-3, 1e-6), "huge": (0.0, 1e30)}
 

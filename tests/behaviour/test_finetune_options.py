@@ -24,11 +24,18 @@ from bertsmith.tasks.finetuning.trials import trials
 from bertsmith.tasks.nvidia_results import summary
 from bertsmith.tasks.results import kept_seed
 from bertsmith.training.run_folder import Run
-from made_rows import QUICK, rows
+from made_rows import QUICK, made_model, rows
 from made_runs import figures, signalled_after
 
+LAYERS = 1
 TRAIN, DEV, TEST = rows(160, 1), rows(60, 2), rows(60, 3)
 LATENCY = "infer:latency(ms):"
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an encoder of two layers."""
+    return made_model(tmp_path_factory.mktemp("deep"))
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -131,39 +138,39 @@ def test_the_model_is_that_of_the_seed_that_was_asked_for(model: Path, tmp_path:
     assert not list((tmp_path / "run").glob("best-*"))
 
 
-def test_frozen_layers_stay_and_the_others_learn(model: Path, tmp_path: Path) -> None:
-    tune(model, tmp_path / "run", epochs=1, frozen_layers=1)
-    before, after = weights(model), weights(tmp_path / "run" / "model")
+def test_frozen_layers_stay_and_the_others_learn(deep: Path, tmp_path: Path) -> None:
+    tune(deep, tmp_path / "run", epochs=1, frozen_layers=1)
+    before, after = weights(deep), weights(tmp_path / "run" / "model")
     same = {name for name in before.keys() & after.keys() if torch.equal(before[name], after[name])}
     assert {name for name in same if ".embeddings." in name or ".layer.0." in name} == {
         name for name in before if ".embeddings." in name or ".layer.0." in name
     }
     assert not [name for name in same if ".layer.1." in name]
     with pytest.raises(BertsmithError, match="frozen_layers is 9"):
-        tune(model, None, frozen_layers=9)
+        tune(deep, None, frozen_layers=9)
 
 
-def test_frozen_layers_with_random_weights_are_warned_of(model: Path, said: pytest.LogCaptureFixture) -> None:
+def test_frozen_layers_with_random_weights_are_warned_of(deep: Path, said: pytest.LogCaptureFixture) -> None:
     told = "the frozen layers have random weights, and keep them"
-    tune(model, None, epochs=1, max_steps=1, frozen_layers=1)
+    tune(deep, None, epochs=1, max_steps=1, frozen_layers=1)
     assert told not in said.text
-    tune(model, None, epochs=1, max_steps=1, frozen_layers=1, from_scratch=True)
+    tune(deep, None, epochs=1, max_steps=1, frozen_layers=1, from_scratch=True)
     assert told in said.text
 
 
-def test_reinitialised_layers_begin_at_random_and_the_others_at_the_models(model: Path, tmp_path: Path) -> None:
-    tune(model, tmp_path / "run", epochs=1, reinitialised_layers=1, learning_rate=1e-12)
-    before, after = weights(model), weights(tmp_path / "run" / "model")
+def test_reinitialised_layers_begin_at_random_and_the_others_at_the_models(deep: Path, tmp_path: Path) -> None:
+    tune(deep, tmp_path / "run", epochs=1, reinitialised_layers=1, learning_rate=1e-12)
+    before, after = weights(deep), weights(tmp_path / "run" / "model")
     for name in before.keys() & after.keys():
         if ".layer." in name and name.endswith("query.weight"):
             assert torch.allclose(before[name], after[name], atol=1e-6) == (".layer.0." in name)
 
 
-def test_rates_fall_with_depth(model: Path, tmp_path: Path) -> None:
+def test_rates_fall_with_depth(deep: Path, tmp_path: Path) -> None:
     """Adam's first update moves every weight by the learning rate, whatever its gradient."""
     plain = {"weight_decay": 0.0, "warmup": 0.0, "learning_rate": 1e-3}
-    tune(model, tmp_path / "run", epochs=1, max_steps=1, layer_decay=0.5, **plain)
-    before, after = weights(model), weights(tmp_path / "run" / "model")
+    tune(deep, tmp_path / "run", epochs=1, max_steps=1, layer_decay=0.5, **plain)
+    before, after = weights(deep), weights(tmp_path / "run" / "model")
 
     def moved(part: str) -> float:
         name = next(each for each in sorted(before) if part in each and each.endswith("weight") and "Norm" not in each)
@@ -211,12 +218,12 @@ def test_folds_measure_every_row_once_and_shares_lie_within_one_another(
     assert "10% " in result.line()
 
 
-def test_likely_label_errors_are_found_by_models_that_did_not_train_on_them(model: Path, tmp_path: Path) -> None:
+def test_likely_label_errors_are_found_by_models_that_did_not_train_on_them(deep: Path, tmp_path: Path) -> None:
     wrong = {3, 50, 77}
     other = {"praise": "blame", "blame": "praise"}
     train = [{**row, "label": other[row["label"]]} if place in wrong else row for place, row in enumerate(TRAIN)]
     settings = replace(QUICK, folds=3, report=True, epochs=6, learning_rate=6e-3)
-    bertsmith.finetune("classify", model, train, DEV, tmp_path / "run", settings=settings)
+    bertsmith.finetune("classify", deep, train, DEV, tmp_path / "run", settings=settings)
     report = json.loads((tmp_path / "run" / "report" / "folds" / "likely_label_errors.json").read_text())
     assert report["count"] == 160
     found = [each["where"] for each in report["likely_label_errors"]]

@@ -28,6 +28,8 @@ from bertsmith.tasks.reading.records import Columns
 from made_rows import QUICK, rows
 from made_runs import signalled_after
 
+LAYERS = 1
+
 ROWS = rows(100, 1)
 FAST = replace(QUICK, epochs=1)
 CALL = ["--epochs=1", "--batch=16", "--max-length=32", "--device=cpu", "--precision=fp32", "--learning-rate=3e-3"]

@@ -21,7 +21,7 @@ from bertsmith.training.run_folder import Run
 from made_entities import tagged_rows
 from made_kills import Moment, drawing
 from made_questions import questions
-from made_rows import QUICK, made_model, rows
+from made_rows import CONFIG, QUICK, made_model, rows
 from made_runs import OF_THE_CLOCK, figures, ran, weights
 
 # 49 rows in steps of 16: the last step of an epoch has one, fewer than there are ranks. Micro-batches are small, so
@@ -41,7 +41,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder that has seen such rows before, so that its scores soon tell one row from another."""
     folder = tmp_path_factory.mktemp("encoder")
     seen = replace(QUICK, epochs=10, learning_rate=6e-3, dropout=0.0, attention_dropout=0.0)
-    made = bertsmith.finetune("classify", made_model(folder), rows(97, 1), DEV, folder / "seen", settings=seen).model
+    made = bertsmith.finetune(
+        "classify",
+        made_model(folder, replace(CONFIG, num_hidden_layers=1)),
+        rows(97, 1),
+        DEV,
+        folder / "seen",
+        settings=seen,
+    ).model
     assert made is not None
     return made
 
@@ -99,9 +106,10 @@ def test_ranks_give_the_scores_and_weights_of_one(alone: Run, model: Path, tmp_p
     assert given[0] == {**written, "folder": str(tmp_path / "run")}
     expected = json.loads((alone.folder / "finetune.json").read_text(encoding="utf-8"))
     assert [each["score"] for each in written["seeds"]] == [each["score"] for each in expected["seeds"]]
-    ran(tune, ranks, model, tmp_path / "run", SETTINGS, tmp_path)
-    again = json.loads((tmp_path / f"{ranks - 1}-of-{ranks}.json").read_text(encoding="utf-8"))
-    assert again == given[0], "a finished run is not trained again, and all ranks are given its result"
+    if ranks == 2:
+        ran(tune, ranks, model, tmp_path / "run", SETTINGS, tmp_path)
+        again = json.loads((tmp_path / f"{ranks - 1}-of-{ranks}.json").read_text(encoding="utf-8"))
+        assert again == given[0], "a finished run is not trained again, and all ranks are given its result"
 
 
 def chosen(count: int, seed: int) -> list[dict[str, Any]]:
@@ -124,7 +132,7 @@ def other_rows(kind: str, count: int, seed: int) -> list[dict[str, Any]]:
 
 
 # A question's scores are those of its tokens, and this adds the same to each of them.
-LAST_BIAS = "bert.encoder.layer.1.output.LayerNorm.bias"
+LAST_BIAS = "bert.encoder.layer.0.output.LayerNorm.bias"
 OTHER_KINDS = ("several labels", "regress", "tag", "qa", "choice")
 
 
@@ -134,7 +142,7 @@ def tune_others(model: Path, folder: Path) -> None:
         train, dev = other_rows(kind, 41, 1), other_rows(kind, 12, 2)
         name = "classify" if kind == "several labels" else kind
         own = {"qa": {"doc_stride": 8}, "classify": {"thresholds": "half"}}
-        settings = replace(SETTINGS, seeds=1, micro_batch_tokens=60, **own.get(name, {}))
+        settings = replace(SETTINGS, seeds=1, epochs=1, micro_batch_tokens=60, **own.get(name, {}))
         bertsmith.finetune(name, model, train, dev, folder / kind, settings=settings)
 
 

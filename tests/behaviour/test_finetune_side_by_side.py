@@ -32,7 +32,7 @@ from bertsmith.training.records.names import EVENTS_FILE
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run_folder import Run
 from made_kills import Moment, Rename, drawing
-from made_ranks import BERTSMITH, ended, started
+from made_ranks import ended, tasks
 from made_rows import CONFIG, QUICK, made_model, rows
 from made_runs import PATIENCE, figures, ran, weights
 
@@ -116,7 +116,10 @@ def noting(model: Path, folder: Path) -> None:
 def test_trainings_side_by_side_are_those_of_one_process_and_each_is_done_by_one_rank(
     unbroken: Run, model: Path, tmp_path: Path, count: int
 ) -> None:
-    ran(noting, count, model, tmp_path)
+    if count == 1:
+        noting(model, tmp_path)
+    else:
+        ran(noting, count, model, tmp_path)
     run = Run(tmp_path / "run")
     check_equal(run, unbroken)
     given = [json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(count)]
@@ -127,30 +130,37 @@ def test_trainings_side_by_side_are_those_of_one_process_and_each_is_done_by_one
     assert done == [TRAININGS[::-1][rank::count][::-1] for rank in range(count)], "the last seed is the first rank's"
 
 
-@pytest.mark.parametrize("keep", ["median", "last"])
-def test_the_model_of_the_same_seed_is_kept(model: Path, tmp_path: Path, keep: str) -> None:
-    alone, beside = Run(tmp_path / "alone"), Run(tmp_path / "beside")
-    seeds = replace(QUICK, epochs=2, seeds=3, keep_seed=keep)
-    tune(model, alone.folder, seeds)
-    ran(tune, 2, model, beside.folder, replace(seeds, side_by_side=True))
-    check_equal(beside, alone)
+KEPT = ("median", "last")
+
+
+def keeping(model: Path, folder: Path, beside: bool) -> None:
+    """What every rank does."""
+    for keep in KEPT:
+        tune(model, folder / keep, replace(QUICK, epochs=2, seeds=3, keep_seed=keep, side_by_side=beside))
+
+
+def test_the_model_of_the_same_seed_is_kept(model: Path, tmp_path: Path) -> None:
+    keeping(model, tmp_path / "alone", False)
+    ran(keeping, 2, model, tmp_path / "beside", True)
+    for keep in KEPT:
+        check_equal(*(Run(tmp_path / side / keep) for side in ("beside", "alone")))
 
 
 def test_killed_at_random_moments_and_resumed_by_other_ranks_they_are_unbroken(
     unbroken: Run, model: Path, tmp_path: Path
 ) -> None:
     draw = drawing()
-    for count in (2, 3, 1):
+    for count in (3, 1):
         ran(tune, count, model, tmp_path / "run", BESIDE, kill=Moment(draw.randint(1, 8), draw.random() * 0.05))
     ran(tune, 2, model, tmp_path / "run", BESIDE)
     check_equal(Run(tmp_path / "run"), unbroken)
 
 
 def test_killed_when_all_are_trained_and_resumed_they_are_unbroken(unbroken: Run, model: Path, tmp_path: Path) -> None:
-    for file in ("events.jsonl", "model"):
-        ran(tune, 2, model, tmp_path / "run", BESIDE, kill=Rename(f"run/{file}"))
+    for count, file in ((2, "events.jsonl"), (1, "model")):
+        ran(tune, count, model, tmp_path / "run", BESIDE, kill=Rename(f"run/{file}"))
         assert not Run(tmp_path / "run").is_finished()
-    ran(tune, 2, model, tmp_path / "run", BESIDE)
+    tune(model, tmp_path / "run", BESIDE)
     check_equal(Run(tmp_path / "run"), unbroken)
 
 
@@ -314,7 +324,7 @@ def test_no_folder_is_needed(two: Run, model: Path, tmp_path: Path) -> None:
 
 
 def test_checkpoints_to_be_kept_for_good_stay_in_the_folders_of_the_trainings(model: Path, tmp_path: Path) -> None:
-    ran(tune, 2, model, tmp_path / "run", replace(TWO, folds=2, keep_every=4))
+    tune(model, tmp_path / "run", replace(TWO, folds=2, keep_every=4))
     left = [path.relative_to(tmp_path / "run" / "trials") for path in (tmp_path / "run" / "trials").glob("*/*")]
     assert {path.name[:5] for path in left} <= {"step-", "best-"}
     assert {path.parent.name for path in left} <= {"fold-1", "fold-2", "seed-42", "seed-43"}
@@ -382,10 +392,10 @@ def test_from_the_command_line(tmp_path: Path, model: Path) -> None:
     rows_of = ["--train", str(tmp_path / "train.jsonl"), "--dev", str(tmp_path / "dev.jsonl")]
     how = [f"--{name}={value}" for name, value in (("seeds", 3), ("epochs", 2), ("batch", 16), ("max-length", 32))]
     call = ["finetune", "classify", "--model", str(model), *rows_of, *how, "--device=cpu", "--precision=fp32"]
-    log, beside, alone = tmp_path / "log", Run(tmp_path / "beside"), Run(tmp_path / "alone")
-    command = [*BERTSMITH, *call, "--no-report", "--out", str(beside.folder), "--ranks", "2", "--side-by-side"]
-    assert ended(started(command, log, OMP_NUM_THREADS="1")) == 0, log.read_text()
-    said = log.read_text()
+    beside, alone = Run(tmp_path / "beside"), Run(tmp_path / "alone")
+    both = tasks([*call, "--no-report", "--out", str(beside.folder), "--side-by-side"], tmp_path)
+    assert [ended(each) for each in both] == [0, 0], (tmp_path / "log").read_text()
+    said = (tmp_path / "log").read_text()
     assert "3 trainings side by side on 2 ranks, of which this log shows seed-42, seed-44" in said
     assert re.search(r"^seed 43: dev accuracy 0\.\d{4}, 0\.\d{4}$", said, re.MULTILINE), said
     assert main([*call, "--out", str(alone.folder)]) == 0

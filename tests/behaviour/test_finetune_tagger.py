@@ -23,6 +23,8 @@ from bertsmith.tokens.tokenizer import Tokenizer
 from made_entities import Row, entities_of, tagged_rows, with_spans
 from made_rows import QUICK as PLAIN
 
+LAYERS = 1
+
 TRAIN, DEV = tagged_rows(120, 1), tagged_rows(40, 2)
 LONG = tagged_rows(20, 3, words=70)
 QUICK = replace(PLAIN, report=True, epochs=8, learning_rate=5e-3)

@@ -28,6 +28,8 @@ from made_pairs import EXACT, farthest, objective_of, pairs, stepped
 from made_rows import QUICK, WORDS, rows
 from made_served import Served, serving
 
+LAYERS = 1
+
 TRAIN, DEV = rows(160, 1), rows(60, 2)
 FILLER = " ".join(f"word{number % 20}" for number in range(25))
 Rows = list[dict[str, Any]]
@@ -36,7 +38,7 @@ Rows = list[dict[str, Any]]
 def test_long_texts_are_read_in_windows_and_nothing_is_cut(model: Path, tmp_path: Path) -> None:
     """The word that decides is the last one, behind what the model reads at once."""
     long = [[{**row, "text": f"{FILLER} {row['text']}"} for row in those] for those in (TRAIN, DEV)]
-    settings = replace(QUICK, windows=True, window_overlap=4, max_length=24, epochs=14)
+    settings = replace(QUICK, windows=True, window_overlap=4, max_length=24, epochs=8, learning_rate=6e-3)
     result = bertsmith.finetune("classify", model, *long, tmp_path / "run", settings=settings)
     assert result.truncated["train"].rows == result.truncated["dev"].rows == 0
     assert result.mean > 0.9
@@ -83,12 +85,12 @@ def test_rows_of_several_long_texts_are_learned_in_windows_and_predicted_so(
     made: Callable[[int, int], Rows],
     metric: str,
 ) -> None:
-    quick: dict[str, Any] = {"epochs": 9, "learning_rate": 5e-3} if kind == "choice" else {"epochs": 16}
+    quick: dict[str, Any] = {"epochs": 2, "learning_rate": 5e-3} if kind == "choice" else {"epochs": 8}
     train, dev = made(160 if kind == "choice" else 240, 1), made(40, 2)
     settings = replace(QUICK, windows=True, window_overlap=4, max_length=24, **quick)
     result = bertsmith.finetune(kind, model, train, dev, tmp_path / "run", settings=settings)
     assert result.truncated["train"].rows == result.truncated["dev"].rows == 0
-    cut = bertsmith.finetune(kind, model, train, dev, None, settings=replace(QUICK, max_length=24, epochs=3))
+    cut = bertsmith.finetune(kind, model, train, dev, None, settings=replace(QUICK, max_length=24, epochs=2))
     assert cut.truncated["train"].rows == len(train)
     assert result.mean > 0.9 > cut.mean + 0.2
     predictor = Predictor(tmp_path / "run", "cpu", precision="fp32")

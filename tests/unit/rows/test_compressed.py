@@ -29,7 +29,7 @@ def zst(data: bytes) -> bytes:
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gz": lambda data: gzip.compress(data, mtime=0),
     "bz2": bz2.compress,
-    "xz": lzma.compress,
+    "xz": lambda data: lzma.compress(data, preset=1),
     "zst": zst,
 }
 

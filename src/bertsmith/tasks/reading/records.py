@@ -322,8 +322,9 @@ def read_rows(
     BertsmithError for a file that is missing, damaged, of another kind, or may not be read.
     """
     wanted = reader.wanted(columns, labelled)
+    names = set(wanted.values())
     for where, row in rows_of(source, Form(columns.header, columns.quoted), report):
-        if isinstance(row, Mapping) and not row.keys() >= set(wanted.values()):
+        if isinstance(row, Mapping) and not row.keys() >= names:
             field, name = next((field, name) for field, name in wanted.items() if name not in row)
             report(NoColumn(f"there is no column '{name}'", where, f"{found_in(row)}; {name_one(field)}"), row)
         else:

@@ -90,7 +90,7 @@ def intervals(
     for first in range(0, resamples, at_once):
         drawn = draws.integers(0, units, size=(min(at_once, resamples - first), units))
         times = sums_at(drawn, np.ones(drawn.shape), units)
-        found[first : first + at_once] = figures.of(times if groups is None else times[:, unit])
+        found[first : first + at_once] = figures.of(times if groups is None else times.take(unit, axis=1))
     return {name: _interval(float(whole[place]), found[:, place]) for place, name in enumerate(figures.names)}
 
 

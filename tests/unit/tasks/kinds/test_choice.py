@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -126,6 +126,7 @@ def test_each_choice_is_a_sequence_behind_the_start_that_it_continues():
         task.encode(read_records([{**rows[0], "text_b": ""}], reader=Choice), TOKENIZER, 16)
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(2, 6), min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_the_loss_is_a_softmax_over_the_choices_of_each_row(counts, draw):
     task = Choice.of_records(records(counts), FinetuneSettings())
@@ -160,6 +161,7 @@ def test_the_loss_is_a_softmax_over_the_choices_of_each_row(counts, draw):
         assert answer["choice"] == "cdefgh"[answer["label"]]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_report_shows_the_choices_of_rows_with_any_number_of_them(tmp_path):
     task = Choice.of_records(records([2, 4, 3]), FinetuneSettings())
     examples = task.examples(records([2, 4, 3]), TOKENIZER, 16)

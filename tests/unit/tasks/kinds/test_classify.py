@@ -261,6 +261,7 @@ def test_too_few_positive_rows_leave_the_threshold(caplog):
     assert any("4 dev rows have it, too few" in message for message in caplog.messages)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_report_of_a_tuned_threshold_is_of_other_rows_on_dev_alone(tmp_path, said):
     logits, those = two_classes()
     task = Classify.of_records(those, FinetuneSettings(positive="rare", thresholds="tuned"))

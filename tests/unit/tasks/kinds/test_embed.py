@@ -220,6 +220,7 @@ def test_numbers_are_written_so_that_they_are_the_same_fp32_again():
     assert np.array_equal(np.float32(short_numbers(numbers)), numbers)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_report_names_the_pairs_that_are_furthest_from_the_order_of_their_scores(tmp_path: Path):
     rows = [{"text": f"a {'b ' * row}", "text_b": "c", "label": score} for row, score in enumerate([0, 1, 2, 2, 5])]
     cosines = np.array([0.1, 0.2, 0.9, 0.3, 0.4])
@@ -238,6 +239,7 @@ def test_the_report_names_the_pairs_that_are_furthest_from_the_order_of_their_sc
     assert figures["spearman"]["value"] == pytest.approx(spearmanr(cosines, [0, 1, 2, 2, 5]).statistic)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_report_names_pairs_whose_text_comes_late(tmp_path: Path):
     vectors = np.eye(4, dtype=np.float32)[[0, 0, 1, 2, 1, 3]]
     Embed().write(vectors, examples(LIKE), tmp_path)

@@ -294,6 +294,7 @@ def test_the_baseline_is_the_best_of_every_number_of_labels_given(truths, order,
     assert task.baseline(metric, those) == pytest.approx(expected)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_report_of_dev_rows_is_of_cross_fitted_thresholds(tmp_path):
     task, those, scores = tuned_task()
     assert set(task.thresholds) == {0.5}

@@ -97,6 +97,7 @@ def test_figures_threshold_and_answers_agree(model):
     assert replace(task, tunes=False).tuned(scores, found).threshold == 0.0
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_report_of_dev_rows_is_by_thresholds_of_other_questions(model, tmp_path):
     task = Qa(doc_stride=4, unanswerable=True, tunes=True)
     found = examples(task)
@@ -115,6 +116,7 @@ def test_a_report_of_dev_rows_is_by_thresholds_of_other_questions(model, tmp_pat
     assert replace(task, tunes=False).cross_fitted(scores, found) == {}
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_answers_to_a_question_are_looked_for_once(model, tmp_path, monkeypatch):
     looked = []
 

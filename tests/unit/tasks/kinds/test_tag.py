@@ -152,6 +152,7 @@ def test_figures_count_entities_and_words() -> None:
     assert task.baseline("tag_accuracy", made) == pytest.approx(3 / 7)
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(("part", "how"), [("dev", "highest losses"), (OUT_OF_FOLD, "confident learning")])
 def test_tags_of_folds_are_doubted_by_confident_learning(part: str, how: str, tmp_path: Path) -> None:
     task, made = examples(ROWS)

@@ -16,7 +16,7 @@ from bertsmith.tasks.reading.files import Form, rows_of
         ('"text"\t"label"\n"a"\t"1"\n', True),
         ('\ufeff"text"\t"label"\n"a"\t"1"\n', True),
         ('text\tlabel\n"a ""b"" c"\t1\nfine\t0\n', True),
-        ('"text"\t"label"\n' + "a\t1\n" * 40_000, True),
+        ('"text"\t"label"\n' + f"{'a' * 400}\t1\n" * 200, True),  # whose beginning tells, cut within a line
         ('text\tlabel\n"a b" c\t1\nfine\t0\n', False),
         ("text\tlabel\nfine\t0\n", False),
     ],

@@ -58,9 +58,11 @@ FILES = {
 }  # fmt: skip
 
 
-def test_a_classifiers_report(tmp_path):
+def test_a_classifiers_report(tmp_path, caplog):
     of = classified()
-    report_classes(tmp_path, about(120), of, calibrate(of.logits, of.true))
+    with caplog.at_level(logging.INFO, "bertsmith"):
+        report_classes(tmp_path, about(120), of, calibrate(of.logits, of.true))
+    assert any("no glyphs" in message for message in caplog.messages), "and dollar signs begin no formula"
     assert {path.name for path in tmp_path.iterdir()} == FILES
     assert all(is_png(path) for path in tmp_path.glob("*.png"))
     rows = read(tmp_path, "per_class.json")["classes"]
@@ -85,12 +87,6 @@ def test_a_classifiers_report(tmp_path):
     measured = read(tmp_path, "calibration.json")
     assert measured["cross_fitted"]
     assert sum(each["rows"] for each in measured["before"]["bins"]) == 120
-
-
-@pytest.fixture
-def no_figures(monkeypatch):
-    """As where matplotlib is not installed: drawing takes longer than the rest of a report."""
-    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -262,9 +258,9 @@ def test_the_report_of_questions(tmp_path, unanswerable):
 def test_pictures_of_few_and_of_many_classes(tmp_path, classes):
     draw = np.random.default_rng(0)
     names = tuple(f"class {number} with a name that is long" for number in range(classes))
-    true = draw.integers(0, classes, 600)
-    logits = draw.normal(size=(600, classes)) + 4 * np.eye(classes)[true]
-    report_classes(tmp_path, about(600), Classified(names, logits, true, logits.argmax(1)), calibrate(logits, true))
+    true = draw.integers(0, classes, 300)
+    logits = draw.normal(size=(300, classes)) + 4 * np.eye(classes)[true]
+    report_classes(tmp_path, about(300), Classified(names, logits, true, logits.argmax(1)), calibrate(logits, true))
     assert all(is_png(path) for path in tmp_path.glob("*.png"))
     assert len(read(tmp_path, "confusion.json")["predicted_by_true_label"]) == classes
 
@@ -280,13 +276,6 @@ def test_long_names_lose_their_middle():
     assert plots.short_name("a\tb\nc") == "a b c"
     assert plots.short_name("x" * 10 + "y" * 10 + "z" * 10, 11) == "xxxxx…zzzzz"
     assert len(plots.short_name("w" * 99, 26)) == 26
-
-
-def test_missing_glyphs_are_reported_and_formulas_are_not_set(tmp_path, caplog):
-    of = classified()
-    with caplog.at_level(logging.INFO, "bertsmith"):
-        report_classes(tmp_path, about(120), of, calibrate(of.logits, of.true))
-    assert any("no glyphs" in message for message in caplog.messages)
 
 
 def test_without_matplotlib_there_is_json_and_one_line(tmp_path, caplog, monkeypatch):
