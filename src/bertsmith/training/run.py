@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-import yaml
 from torch import nn
 
 from bertsmith.base import files, fp32_products, ranks
@@ -258,9 +257,8 @@ def _putting_back(device: Device) -> Callable[[], None]:
 def _metrics_file(folder: Path, facts: RunFacts, settings: TrainerSettings) -> MetricsFile:
     """The run's, with what else takes its records."""
     step = settings.position.step if settings.position else 0
-    asked = yaml.safe_load(facts.recipe)
     earlier = read_metrics(folder / METRICS_FILE) if settings.outputs.dllogger else []
-    sinks = settings.outputs.sinks(folder, asked, earlier, step)
+    sinks = settings.outputs.sinks(folder, facts.recipe, earlier, step)
     return MetricsFile(folder, step + 1 if settings.position else 0, sinks, facts.hold)
 
 

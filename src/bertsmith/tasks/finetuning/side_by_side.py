@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import yaml
 from torch import nn
 
 from bertsmith.base import files, ranks
@@ -97,7 +96,7 @@ def train_side_by_side(
         def start() -> None:
             (run.folder / METRICS_FILE).unlink(missing_ok=True)  # of a run that was killed when it had joined them
             claim(run.folder, facts, None)
-            sinks = outputs.sinks(run.folder, yaml.safe_load(facts.recipe), [], 0)
+            sinks = outputs.sinks(run.folder, facts.recipe, [], 0)
             joined.append(ends.enter_context(MetricsFile(run.folder, 0, sinks, facts.hold)))
 
         ranks.by_first(start)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import yaml
+
 from bertsmith.base.errors import BertsmithError, TypeChecked
 from bertsmith.base.files import check_file
 from bertsmith.corpus.shards import Corpus
@@ -67,12 +69,13 @@ class Outputs(TypeChecked):
             file.log(WHOLE_RUN, figures)
             file.close()
 
-    def sinks(
-        self, folder: Path, settings: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]], step: int
-    ) -> list[Sink]:
-        """Those that were asked for, opened. folder: of the run. settings: what it was asked for, by name. earlier: the
+    def sinks(self, folder: Path, recipe: str, earlier: Sequence[Mapping[str, Any]], step: int) -> list[Sink]:
+        """Those that were asked for, opened. folder: of the run. recipe: the text of its `recipe.yaml`. earlier: the
         records of a run that is resumed. step: the one it is resumed after. Raises BertsmithError."""
+        if self.dllogger is None and self.wandb is None:
+            return []
         found: list[Sink] = []
+        settings: Mapping[str, Any] = yaml.safe_load(recipe)
         if self.dllogger is not None:
             parameters = {"run": str(folder.absolute()), "settings": settings}
             found.append(DlloggerFile(self.dllogger, step, earlier, parameters))
