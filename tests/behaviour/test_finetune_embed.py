@@ -143,7 +143,7 @@ def test_folds_shares_seeds_and_held_out_rows_work_as_elsewhere(model: Path, tmp
         (TRAIN, [*DEV, *SCORED], {}, "this row has a score, and those before it have none"),
         (TRAIN, DEV, {"metric": "spearman"}, "'spearman' is for rows with scores"),
         (TRAIN, DEV, {"metric": "f1"}, "not one of embed"),
-        (TRAIN, DEV, {"frozen_layers": 2}, "frozen_layers is 2, which are all, and nothing above them learns"),
+        (TRAIN, DEV, {"frozen_layers": 1}, "frozen_layers is 1, which are all, and nothing above them learns"),
         (TRAIN, DEV, {"class_weights": "balanced"}, "embed models do not take class weights"),
         (TRAIN, DEV, {"columns": Columns(negative="unlike")}, "no column 'unlike'"),
         (["word1", "word2"], DEV, {}, "no column|two columns"),

@@ -48,7 +48,7 @@ TRAIN, DEV, TEST = labelled(200, 1), labelled(80, 2), labelled(40, 3)
 @pytest.fixture(scope="module")
 def several(model, tmp_path_factory):
     """The run folder of a model of rows with several labels, and its result; a dev row is wrong."""
-    out, settings = tmp_path_factory.mktemp("several") / "run", replace(QUICK, epochs=8)
+    out, settings = tmp_path_factory.mktemp("several") / "run", replace(QUICK, epochs=14, learning_rate=3e-3)
     wrong = [{**DEV[0], "label": [] if DEV[0]["label"] else ["fruit"]}, *DEV[1:]]
     return out, bertsmith.finetune("classify", model, TRAIN, wrong, out, test=TEST, settings=settings)
 
@@ -120,7 +120,7 @@ def test_separated_labels_on_the_command_line(model, tmp_path):
         (tmp_path / f"{name}.csv").write_text("text,label\n" + "".join(lines))
     command = ["finetune", "classify", "--model", str(model), "--out", str(tmp_path / "run")]
     command += [f"--{name}={tmp_path / name}.csv" for name in ("train", "dev")]
-    flags = ["--epochs=2", "--device=cpu", "--precision=fp32", "--learning-rate=3e-3", "--columns.label-separator=|"]
+    flags = ["--epochs=2", "--device=cpu", "--precision=fp32", "--learning-rate=6e-3", "--columns.label-separator=|"]
     assert main([*command, *flags, "--sampling=balanced", "--focal=2", "--class-weights=balanced"]) == 0
     settings = replace(
         QUICK, epochs=2, batch=32, max_length=128, sampling="balanced", focal=2.0, class_weights="balanced"

@@ -29,8 +29,6 @@ from made_kills import Moment, drawing
 from made_rows import QUICK, rows
 from made_runs import figures, ran, signalled_after, weights
 
-LAYERS = 1
-
 TRAIN, DEV, TEST = rows(96, 1), rows(40, 2), rows(40, 3)
 SETTINGS = replace(QUICK, epochs=3, seeds=2, log_every=2, save_every=2, keep=2, dropout=0.2)
 
