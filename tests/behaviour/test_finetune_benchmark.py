@@ -137,7 +137,7 @@ def test_relations_are_scored_by_micro_f1(model, tmp_path):
 @pytest.mark.parametrize("name", ["swag", "codah"])
 def test_choices_are_learned_and_transformers_gives_the_same_logits(name, model, tmp_path):
     (made_swag if name == "swag" else made_codah)(tmp_path)
-    quick = {"learning_rate": 3e-3, "epochs": 6, "max_length": 40, "device": "cpu", "precision": "fp32"}
+    quick = {"learning_rate": 3e-3, "epochs": 3, "max_length": 40, "device": "cpu", "precision": "fp32"}
     settings = benchmark_settings(name, **quick)
     result = bertsmith.finetune(name, model, data=tmp_path, out=tmp_path / "run", settings=settings)
     assert result.mean > 0.9 > 0.5 > result.baseline
@@ -176,7 +176,7 @@ def test_rows_of_ones_own_may_have_different_numbers_of_choices(model, tmp_path)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     run = tmp_path / "run"
     command = ["finetune", "choice", "--model", str(model), "--train", str(path), "--dev", str(path), "--out", str(run)]
-    assert main([*command, *QUICK[:4], "--epochs", "8", "--learning-rate", "3e-3", "--max-length", "40"]) == 0
+    assert main([*command, *QUICK[:4], "--epochs", "3", "--learning-rate", "3e-3", "--max-length", "40"]) == 0
     assert figures(run)["accuracy"] > 0.9
     out = tmp_path / "out.jsonl"
     assert main(["predict", str(run), str(path), "--out", str(out)]) == 0

@@ -116,10 +116,7 @@ def noting(model: Path, folder: Path) -> None:
 def test_trainings_side_by_side_are_those_of_one_process_and_each_is_done_by_one_rank(
     unbroken: Run, model: Path, tmp_path: Path, count: int
 ) -> None:
-    if count == 1:
-        noting(model, tmp_path)
-    else:
-        ran(noting, count, model, tmp_path)
+    ran(noting, count, model, tmp_path) if count > 1 else noting(model, tmp_path)
     run = Run(tmp_path / "run")
     check_equal(run, unbroken)
     given = [json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(count)]
@@ -130,19 +127,16 @@ def test_trainings_side_by_side_are_those_of_one_process_and_each_is_done_by_one
     assert done == [TRAININGS[::-1][rank::count][::-1] for rank in range(count)], "the last seed is the first rank's"
 
 
-KEPT = ("median", "last")
-
-
 def keeping(model: Path, folder: Path, beside: bool) -> None:
     """What every rank does."""
-    for keep in KEPT:
+    for keep in ("median", "last"):
         tune(model, folder / keep, replace(QUICK, epochs=2, seeds=3, keep_seed=keep, side_by_side=beside))
 
 
 def test_the_model_of_the_same_seed_is_kept(model: Path, tmp_path: Path) -> None:
     keeping(model, tmp_path / "alone", False)
     ran(keeping, 2, model, tmp_path / "beside", True)
-    for keep in KEPT:
+    for keep in ("median", "last"):
         check_equal(*(Run(tmp_path / side / keep) for side in ("beside", "alone")))
 
 
