@@ -9,6 +9,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import check_file, write_whole
 
 INSTALL = "pip install 'bertsmith[plots]'"
+_DPI = 110
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -18,7 +19,7 @@ def new_figure(width: float, height: float) -> Any:
         from matplotlib.figure import Figure
     except ImportError:
         return None
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
@@ -32,4 +33,7 @@ def check_figure(path: Path) -> None:
 
 def save_figure(figure: Any, path: Path) -> None:
     """Writes the figure as PNG. Raises BertsmithError when the disk refuses."""
-    write_whole(path, lambda file: figure.savefig(file, format="png", dpi=110))
+    # `savefig` would draw it all once more, only to have it laid out.
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine("none")
+    write_whole(path, figure.canvas.print_png)
