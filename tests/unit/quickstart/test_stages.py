@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import pydoc_data.topics
-import subprocess
-import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -17,10 +15,13 @@ import pytest
 from bertsmith.base import log
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
+from bertsmith.corpus.documents import Document
 from bertsmith.corpus.shards import Corpus
-from bertsmith.corpus.sources.python_docs import Collection, collect
+from bertsmith.corpus.sources import python_docs
+from bertsmith.corpus.sources.python_docs import Collection, Docstring
 from bertsmith.quickstart import quickstart
 from bertsmith.quickstart.stages import BUDGETS, Quickstart
+from made_commands import Command
 
 STAGES = ["prepare", "pre-train", "label", "fine-tune", "control", "predict"]
 
@@ -50,15 +51,11 @@ def interrupted(self: Quickstart, from_scratch: bool) -> None:
 def finished(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A quickstart that was killed while it trained, called again, and then was killed again."""
     out = tmp_path_factory.mktemp("finished") / "quickstart"
-    call = [sys.executable, "-m", "bertsmith", "quickstart", "--source", str(source), "--out", str(out)]
-    process = subprocess.Popen([*call, "--budget", "tiny"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
+    call = ["quickstart", "--source", str(source), "--out", str(out), "--budget", "tiny"]
+    with Command(*call) as process:
         while not (out / "pretrained" / "metrics.jsonl").exists():  # until the test's own limit of time
             assert process.poll() is None
             time.sleep(0.005)
-    finally:
-        process.kill()
-        process.communicate()
     assert list(stages(out)) == ["prepare"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Quickstart, "finetune", interrupted)
@@ -68,7 +65,7 @@ def finished(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     printed, said = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(said):
         patch.setattr(log, "_said", set())
-        assert main([*call[3:], "--budget", "tiny"]) == 0
+        assert main(call) == 0
     (out.parent / "output.txt").write_text(said.getvalue() + printed.getvalue(), encoding="utf-8")
     return out
 
@@ -214,19 +211,15 @@ def test_enough_documents_are_held_out_and_of_few_a_larger_share(source: Path, t
     assert share(texts(500), "more") == pytest.approx(55 / 500), "so that at least 40 are"
 
 
+@pytest.mark.parametrize(("modules", "share"), [(1920, 0.04), (420, 55 / 500), (0, 0.2)])
 def test_enough_of_pythons_documentation_is_held_out_where_few_packages_are_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    modules: int, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertsmith.corpus.sources.python_docs.MOST_SOURCE_BYTES", 400_000)
-    collect.cache_clear()
-    documents = collect()
-    collect.cache_clear()
-    few = Collection(documents.docstrings[:0], documents.topics)
-    for found, name in ((documents, "all"), (few, "few")):
-        monkeypatch.setattr("bertsmith.corpus.sources.python_docs.collect", lambda found=found: found)
-        share = Quickstart([], tmp_path / name, BUDGETS["normal"]).prepare_options.held_out
-        count = sum(1 for _ in found.documents())
-        assert share == pytest.approx(max(0.04, min(55 / count, 0.2)))
+    docstrings = (Docstring(f"module{number}", "python", text) for number in range(modules) for text in ("one", "two"))
+    topics = (Document(f"topic:{number}", "text") for number in range(80))
+    found = Collection(tuple(docstrings), tuple(topics))
+    monkeypatch.setattr(python_docs, "collect", lambda: found)
+    assert Quickstart([], tmp_path / "out", BUDGETS["normal"]).prepare_options.held_out == pytest.approx(share)
 
 
 def test_a_text_without_labels_or_held_out_documents_says_so(
