@@ -1,6 +1,7 @@
 """The README's commands, run as they stand; only the size of what they train is made small.
 
-They run in a folder like a fresh clone: links to the files of the checkout, and an environment that is this one.
+They run in a folder like a fresh clone: links to the files of the checkout, and an environment that is this one. Those
+of Bertsmith run in this process, but for the quickstart, which `test_wheel.py` runs.
 """
 
 from __future__ import annotations
@@ -18,20 +19,17 @@ import pytest
 
 from bertsmith.recipes.loader import load_recipe
 from made_browser import browsing
-from made_pages import without_warnings, write_topics
+from made_pages import blocks, run_here, typed_here, write_topics
 from made_runs import save_recipe
 from made_served import Served, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-MOST_LINES = 42  # of the quickstart, on other text beside its warnings, and the commands that make prints
 NEW_ROWS = 10
-TINY = ["--phase1.steps=3", "--phase2.steps=2", "--phase1.global_batch=8", "--phase2.global_batch=2"]
-
-
-def blocks(language: str) -> list[str]:
-    """The fenced blocks of the README in this language, in order."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+TINY = [
+    *("--phase1.steps=3", "--phase2.steps=2", "--phase1.global_batch=8", "--phase2.global_batch=2"),
+    *("--model.layers=1", "--evaluate_instances=16"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -57,63 +55,46 @@ def write_csv(path: Path, header: list[str], rows: list[tuple[str, ...]]) -> Non
         csv.writer(file).writerows([header, *rows])
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory) -> dict[str, str]:
-    """An environment whose VENV is ready: its commands are this interpreter's."""
-    venv = tmp_path_factory.mktemp("venv")
-    (venv / "bin").mkdir()
-    for name, words in (("python", ""), ("bertsmith", " -m bertsmith")):
-        (venv / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{words} "$@"\n')
-        (venv / "bin" / name).chmod(0o755)
-    (venv / ".ready").touch()
-    path = f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    # `make test ARGS=...` hands its own ARGS down by these.
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    return {**inherited, "VENV": str(venv), "PATH": path, "PYTHONPATH": str(ROOT / "src")}
-
-
-def run(command: list[str], clone: Path, environment: dict[str, str]) -> str:
-    done = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout + done.stderr
-
-
-def shell(block: str, clone: Path, environment: dict[str, str]) -> str:
-    return run(["bash", "-euo", "pipefail", "-c", block], clone, environment)
-
-
-def test_the_blocks_are_those_that_are_run_below():
-    firsts = [block.split("\n")[0] for block in blocks("sh")]
+def test_the_blocks_are_those_that_are_run():
+    firsts = [block.split("\n")[0] for block in blocks(README)]
     assert firsts == ["make quickstart", "make test", "bertsmith prepare my_texts --out corpus"]
-    assert len(blocks("python")) == 1
+    assert len(blocks(README, "python")) == 1
     assert len(re.findall(r"^```\w", README, re.MULTILINE)) == 4, "a block in a language that no test runs"
 
 
-@pytest.mark.parametrize("source", ["--source my_texts", pytest.param("", marks=pytest.mark.slow)])
-def test_make_quickstart(source, clone, environment):
-    shutil.rmtree(clone / "runs" / "quickstart", ignore_errors=True)
-    said = shell(blocks("sh")[0], clone, environment | {"ARGS": f"--budget tiny {source}"})
-    assert len(without_warnings(said)) <= MOST_LINES, said
-    assert source or len(said.splitlines()) <= MOST_LINES, said
-    assert "Try next:" in said
-    promised = re.findall(r"^\| `([\w./]+)` \|", README, re.MULTILINE)
-    assert "curves.png" in promised
-    assert not [path for path in promised if not (clone / "runs" / "quickstart" / path).exists()]
+def test_make_test(clone, tmp_path):
+    """Without running every test once more inside this one, in an environment that is set up: it is this one."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (tmp_path / "bin" / "python").chmod(0o755)
+    (tmp_path / ".ready").touch()
+    # `make test ARGS=...` hands its own ARGS down by these.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    ours = {"VENV": str(tmp_path), "ARGS": "--collect-only -q tests/house/test_tidiness.py"}
+    command = ["bash", "-euo", "pipefail", "-c", blocks(README)[1]]
+    done = subprocess.run(command, cwd=clone, env={**inherited, **ours}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "tests collected" in done.stdout
 
 
-def test_make_test(clone, environment):
-    """Without running every test once more inside this one."""
-    said = shell(blocks("sh")[1], clone, environment | {"ARGS": "--collect-only -q tests/house"})
-    assert "tests collected" in said
+@pytest.fixture(scope="module", autouse=True)
+def no_figures():
+    """As where matplotlib is not installed: to draw the figures of reports takes longer than these runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+        yield
 
 
 @pytest.fixture(scope="module")
-def stages(clone, environment) -> str:
-    """What the commands of "Your own text" say, run one after the other."""
-    return shell(blocks("sh")[2].replace("bert-mini", "tiny.yaml"), clone, environment)
+def stages(clone) -> None:
+    """The commands of "Your own text", run one after the other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(clone)
+        typed_here(blocks(README)[2].replace("bert-mini", "tiny.yaml"))
 
 
-def test_stage_by_stage(stages, clone):
+@pytest.mark.usefixtures("stages")
+def test_stage_by_stage(clone):
     predictions = [json.loads(line) for line in (clone / "predictions.jsonl").read_text().splitlines()]
     assert len(predictions) == NEW_ROWS
     assert {row["prediction"]["label"] for row in predictions} <= {"even", "odd"}
@@ -163,8 +144,9 @@ def test_the_model_folder_is_one_that_transformers_reads(clone):
     assert model.config.hidden_size == load_recipe("bert-tiny").model.hidden
 
 
-def test_from_python(clone, environment, tmp_path):
+def test_from_python(clone, tmp_path, monkeypatch, capsys):
     for name in ("my_texts", "train.csv", "dev.csv", "tiny.yaml"):
         (tmp_path / name).symlink_to(clone / name)
-    said = run([sys.executable, "-c", blocks("python")[0].replace("bert-mini", "tiny.yaml")], tmp_path, environment)
-    assert "'label': 'even'" in said or "'label': 'odd'" in said
+    monkeypatch.chdir(tmp_path)
+    run_here(blocks(README, "python")[0].replace("bert-mini", "tiny.yaml"))
+    assert re.search("'label': '(even|odd)'", capsys.readouterr().out)

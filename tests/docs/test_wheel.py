@@ -1,8 +1,9 @@
-"""The built wheel alone is enough: installed outside the repository, it runs the quickstart."""
+"""The built wheel alone is enough: installed outside the repository, it runs the README's first command."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from made_pages import without_warnings, write_topics
+from made_pages import blocks, without_warnings, write_topics
 
 ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MOST_LINES = 40  # of the quickstart, on other text beside its warnings and the command that make prints
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +31,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of commands of an environment that holds the wheel, beside the packages of this one."""
+    """An environment that holds the wheel, beside the packages of this one; for make, one that is set up."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, symlinks=True)
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install"]
@@ -37,11 +40,14 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     here = [path for path in sys.path if path.endswith("-packages")]
     # They come after the wheel; `.pth` files in them, such as that of an editable install, are not read.
     (packages / "others.pth").write_text("\n".join(here) + "\n")
-    return folder / "bin"
+    (folder / ".ready").touch()
+    return folder
 
 
-def run(command: list[str], folder: Path) -> str:
-    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+def run(command: list[str], folder: Path, **variables: str) -> str:
+    # `make test ARGS=...` hands its own ARGS down by MAKEFLAGS.
+    others = ("PYTHONPATH", "PYTHONHOME", "MAKE", "MFLAGS")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(others)} | variables
     done = subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
@@ -55,12 +61,23 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     assert not missing
 
 
-def test_the_quickstart_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
-    where = run([str(installed / "python"), "-c", "import bertsmith; print(bertsmith.__file__)"], tmp_path)
-    assert str(installed.parent) in where
+@pytest.mark.parametrize("source", ["--source texts", pytest.param("", marks=pytest.mark.slow)])
+def test_make_quickstart(source: str, installed: Path, tmp_path: Path) -> None:
+    """In a folder that has what make needs, and nothing of the package."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).symlink_to(ROOT / name)
     write_topics(tmp_path / "texts")
-    call = ["quickstart", "--budget", "tiny", "--source", "texts", "--out", "made"]
-    said = run([str(installed / "bertsmith"), *call], tmp_path)
+    python = str(installed / "bin" / "python")
+    assert str(installed) in run([python, "-c", "import bertsmith; print(bertsmith.__file__)"], tmp_path)
+    call = ["bash", "-euo", "pipefail", "-c", blocks(README)[0]]
+    said = run(call, tmp_path, VENV=str(installed), ARGS=f"--budget tiny {source}".strip())
+    assert said.startswith(f"{installed}/bin/bertsmith quickstart --budget tiny"), "make prints the command"
+    assert len(without_warnings(said)) <= MOST_LINES + 1, said
+    assert source or len(said.splitlines()) <= MOST_LINES + 2, said
     assert "The tiny budget shows that everything runs" in said
-    assert len(without_warnings(said)) <= 40, said
-    assert (tmp_path / "made" / "pretrained" / "model" / "model.safetensors").is_file()
+    assert "Try next:" in said
+    made = tmp_path / "runs" / "quickstart"
+    promised = re.findall(r"^\| `([\w./]+)` \|", README, re.MULTILINE)
+    assert {"curves.png", "pretrained/model"} <= set(promised)
+    assert not [path for path in promised if not (made / path).exists()]
+    assert (made / "pretrained" / "model" / "model.safetensors").is_file()
