@@ -64,7 +64,9 @@ class Command:
         pipes = [context.Pipe(duplex=False) for _ in range(0 if log else 3)]
         theirs = [pipe[number > 0] for number, pipe in enumerate(pipes)]
         environment = {**(os.environ if environment is None else environment), **variables}
-        self._process = context.Process(target=_run, args=(does, arguments, log or theirs, own_group, environment))
+        self._process = context.Process(
+            target=run_command, args=(does, arguments, log or theirs, own_group, environment)
+        )
         with without_main_module():
             self._process.start()
         # A failed test may leave it: it ends once nobody holds it, and before this process, which would wait for it.
@@ -138,13 +140,14 @@ def _opened(end: Connection, mode: str) -> IO[str]:
     return file
 
 
-def _run(
+def run_command(
     does: Callable[..., int | None],
     arguments: tuple[str, ...],
     outputs: Path | list[Connection],
     own_group: bool,
     environment: dict[str, str],
 ) -> None:
+    """What such a process does. outputs: a file for both, or its standard streams."""
     if own_group:
         os.setsid()
     os.environ.clear()

@@ -10,7 +10,6 @@ import pydoc_data.topics
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -38,15 +37,13 @@ def blocks(text: str, language: str = "sh") -> list[str]:
 def ran(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A command that has to succeed, run in the folder, where `bertsmith` and `python` are those of this environment.
     variables: of the environment."""
-    commands = folder / "bin"
-    commands.mkdir(exist_ok=True)
-    for name, words in (("python", ""), ("bertsmith", " -m bertsmith")):
-        (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{words} "$@"\n')
-        (commands / name).chmod(0o755)
-    path = f"{commands}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src"), **variables}
-    # The limit of the test is that of the command.
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    from made_shell import commands_of
+
+    with commands_of(folder) as programs:
+        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src"), **variables}
+        # The limit of the test is that of the command.
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done
 

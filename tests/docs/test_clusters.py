@@ -131,9 +131,10 @@ def test_a_pod_of_a_stopped_run_starts_again_and_that_of_a_finished_one_does_not
 @pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
 def test_the_signal_to_a_pod_reaches_torchrun_which_may_save(tmp_path: Path) -> None:
     """The signal comes while the container has not gone on to its next command."""
-    stop = "trap 'sleep 0.5; touch run/stopped saved; exit 0' TERM; kill -TERM $PPID; while :; do sleep 0.1; done"
+    stop = "trap 'sleep 0.5; touch run/stopped saved; exit 0' TERM; kill -TERM $PPID; touch signalled; "
+    held = f"""trap 'until [ -z "$!" ] || [ -e "{tmp_path}/signalled" ]; do sleep 0.02; done' DEBUG\n"""
     (tmp_path / "run").mkdir()
-    assert pod(tmp_path, stop, before="trap 'sleep 1' DEBUG\n").wait(60) == 75
+    assert pod(tmp_path, stop + "while :; do sleep 0.1; done", before=held).wait(60) == 75
     assert (tmp_path / "saved").exists()
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from made_pages import ROOT, blocks, page, ran
+from made_commands import called
+from made_pages import ROOT, blocks, page
 
 PAGE = page("gpu.md")
 INFERENCE = "Inference: SQuAD's head, from ids to scores on the host, every sequence of the whole length"
@@ -20,9 +23,17 @@ def shown(part: str) -> bool:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.split()[-1])
-def test_the_tables_are_those_of_the_stored_rows(command: str, tmp_path: Path) -> None:
-    words = [str(ROOT / each) if each.startswith("benchmarks/") else each for each in command.split()]
-    tables = ran(tmp_path, *words).stdout.rstrip().split("\n\n")
+def test_the_tables_are_those_of_the_stored_rows(
+    command: str,
+    script: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    python, program, *words = command.split()
+    assert (python, Path(program).parent) == ("python", Path("benchmarks"))
+    monkeypatch.chdir(ROOT)
+    assert not called(script(Path(program).stem), monkeypatch, *words)
+    tables = capsys.readouterr().out.rstrip().split("\n\n")
     tables = tables[1:] if "--show" in command else tables  # the command and the machine come before
     found = [part for part in tables if shown(part)]
     if "first" in command:
