@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+from made_sources import statements
+
 ROOT = Path(__file__).resolve().parents[2]
 # Parts of what fastapi gives to its users.
 OF_FASTAPI = {"starlette", "pydantic", "pydantic_core"}
@@ -22,7 +24,7 @@ NEVER_RUN = {"_typeshed"}
 def imported() -> Iterator[str]:
     """The first names of the modules that the package's files import."""
     for path in (ROOT / "src" / "bertsmith").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in statements(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 yield from (alias.name.split(".")[0] for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -10,9 +10,10 @@ CODE = """
 import importlib, os, pkgutil, signal, sys, types
 # What others import has to be imported as on Linux, since it is installed for Linux.
 import multiprocessing.shared_memory, subprocess, tempfile, asyncio, tarfile, shutil, pathlib, zipfile, logging
-import numpy, torch, torch._dynamo, torch.distributed, torch.utils.checkpoint, tokenizers, safetensors.torch
+import numpy, torch, torch._dynamo, torch.distributed.fsdp, torch.distributed.tensor, torch.utils.checkpoint
+import tokenizers, safetensors.torch
 import sentencex, mwparserfromhell, yaml, tyro, tqdm, torch.profiler
-import fastapi, prometheus_client, uvicorn.protocols.http.httptools_impl
+import fastapi, onnx, prometheus_client, uvicorn.protocols.http.httptools_impl
 import bertsmith
 
 # The imports above take longer than all that follows, so each system goes on with them in a process of its own.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,7 @@ PATTERNS = {
 }
 
 
+@cache
 def texts() -> dict[str, list[Path]]:
     """Files by the room of the package, or by the page, that they belong to."""
     found: dict[str, list[Path]] = {}

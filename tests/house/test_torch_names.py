@@ -16,7 +16,8 @@ CODE = [path for part in ("src", "benchmarks", "tests/gpu") for path in sorted((
 
 def torch_names(path: Path) -> set[str]:
     """The dotted names that a file imports from torch, or reaches through what it imports."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    text = path.read_text(encoding="utf-8")
+    nodes = list(ast.walk(ast.parse(text))) if "torch" in text else []
     known: dict[str, str] = {}
     found: set[str] = set()
     for node in nodes:
