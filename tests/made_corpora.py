@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import subprocess
 import sys
@@ -16,15 +17,18 @@ import pytest
 
 from bertsmith.base.tally import EXAMPLES
 from bertsmith.corpus.engines.local import LocalEngine
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
 from bertsmith.recipes.flags import flag
+from made_commands import Command
 
 OPTIONS: dict[str, Any] = {
     "documents": "line",
     "held_out": 0.1,
     "vocabulary_size": 512,
-    "part_bytes": 20_000,
-    "shard_tokens": 20_000,
+    "part_bytes": 11_000,
+    "shard_tokens": 11_000,
 }
 # Has a preparation that has made so many parts of a stage come no further until there is a file `go` beside its corpus,
 # or those that started it are gone: held up itself, a test would else find it finished.
@@ -53,10 +57,10 @@ prepare({source!r}, {out!r}, options=PrepareOptions(**{options!r}))
 
 
 def made_text(path: Path) -> Path:
-    """A file of 1,250 documents of made-up words, fifty of them copies."""
+    """A file of 700 documents of made-up words, fifty of them copies."""
     draw = random.Random(7)
     words = ["".join(draw.choices("aeioubcdfglmnrst", k=draw.randint(2, 9))) for _ in range(1500)]
-    lines = [" ".join(draw.choices(words, k=draw.randint(5, 60))).capitalize() + "." for _ in range(1200)]
+    lines = [" ".join(draw.choices(words, k=draw.randint(5, 60))).capitalize() + "." for _ in range(650)]
     lines += draw.choices(lines, k=50)
     path.write_text("\n".join(lines))
     return path
@@ -76,22 +80,35 @@ def hold(out: Path, stage: str, parts: int) -> str:
     return HOLD.format(out=str(out), stage=stage, parts=parts)
 
 
-def start(source: Path, out: Path, folder: Path, holds: str = "", **changes: Any) -> subprocess.Popen[bytes]:
-    """A preparation by a script without a `__main__` guard, as people write them. holds: as of `hold`."""
+def start(source: Path, out: Path, holds: str = "", **changes: Any) -> Command:
+    """A preparation in a process of its own. holds: as of `hold`."""
+    options = {**OPTIONS, "workers": 2, **changes}
+    return Command(str(source), str(out), json.dumps(options), holds, does=_prepare)
+
+
+def _prepare(source: str, out: str, options: str, holds: str) -> None:
+    exec(holds, {})
+    prepare(source, out, options=PrepareOptions(**json.loads(options)))
+
+
+def start_script(source: Path, out: Path, folder: Path, holds: str = "", **changes: Any) -> subprocess.Popen[str]:
+    """The same by a script without a `__main__` guard, as people write them."""
     options = {**OPTIONS, "workers": 2, **changes}
     script = folder / f"script{len(list(folder.glob('script*.py')))}.py"
     script.write_text(holds + SCRIPT.format(source=str(source), out=str(out), options=options))
-    return subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE)
+    return subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, text=True)
 
 
-def start_command(source: Path, out: Path, *flags: str) -> subprocess.Popen[bytes]:
+def start_command(source: Path, out: Path, *flags: str) -> Command:
     """The same from a command line."""
     options = [text for name, value in OPTIONS.items() for text in (flag(name), str(value))]
-    command = [sys.executable, "-m", "bertsmith", "prepare", str(source), "--out", str(out), *options, *flags]
-    return subprocess.Popen(command, stderr=subprocess.PIPE)
+    return Command("prepare", str(source), "--out", str(out), *options, *flags)
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> bool:
+Running = Command | subprocess.Popen[str]
+
+
+def wait_for(condition: Callable[[], bool], process: Running | None = None) -> bool:
     """Waits at most a minute; false where the process ended before."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
@@ -135,7 +152,7 @@ def made_parts(out: Path, stage: str) -> int:
     return len(list((out / ".work" / stage).glob("*/part.done")))
 
 
-def children(process: subprocess.Popen[bytes]) -> list[int]:
+def children(process: Running) -> list[int]:
     """The worker processes, without the one that multiprocessing keeps to clean up. Linux only."""
     found = []
     try:

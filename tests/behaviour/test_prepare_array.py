@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,19 +18,20 @@ from bertsmith.corpus.engines.array_jobs import Seat
 from bertsmith.corpus.engines.open import open_engine
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
-from made_corpora import OPTIONS, contents, hold, made_parts, start, wait_for
+from made_commands import Command
+from made_corpora import OPTIONS, Running, contents, hold, made_parts, start, wait_for
 
 TASKS = 3
 
 
-def task(number: int, source: Path, out: Path, folder: Path, holds: str = "") -> subprocess.Popen[bytes]:
-    return start(source, out, folder, holds, workers=1, array_task=f"{number}/{TASKS}")
+def task(number: int, source: Path, out: Path, holds: str = "") -> Command:
+    return start(source, out, holds, workers=1, array_task=f"{number}/{TASKS}")
 
 
-def end(processes: list[subprocess.Popen[bytes]]) -> None:
+def end(processes: Sequence[Running]) -> None:
     for process in processes:
-        _, errors = process.communicate(timeout=100)
-        assert process.returncode == 0, errors.decode()
+        _, errors = process.communicate()
+        assert process.wait() == 0, errors
 
 
 def makers(out: Path) -> set[str]:
@@ -45,12 +47,12 @@ def makers(out: Path) -> set[str]:
 
 def test_one_of_three_is_killed_and_started_again(source: Path, tmp_path: Path, undisturbed: dict[str, str]) -> None:
     out = tmp_path / "corpus"
-    second = task(2, source, out, tmp_path)
+    second = task(2, source, out)
     assert wait_for(lambda: "2" in makers(out), second), "it is killed while it holds a part"
-    others = [task(number, source, out, tmp_path) for number in (1, TASKS)]
+    others = [task(number, source, out) for number in (1, TASKS)]
     second.kill()
     second.communicate()
-    end([*others, task(2, source, out, tmp_path)])
+    end([*others, task(2, source, out)])
     assert contents(out) == undisturbed
 
 
@@ -59,7 +61,7 @@ def test_the_others_end_without_one_that_stays_dead(
 ) -> None:
     """A task is stopped while it holds a claim and never goes on; another waits for its lease to run out."""
     out = tmp_path / "corpus"
-    held = task(1, source, out, tmp_path)
+    held = task(1, source, out)
     assert wait_for(lambda: "1" in makers(out), held)
     held.send_signal(signal.SIGSTOP)
     try:
@@ -70,8 +72,7 @@ def test_the_others_end_without_one_that_stays_dead(
         assert contents(out) == undisturbed
     finally:
         held.send_signal(signal.SIGCONT)
-    _, errors = held.communicate(timeout=60)
-    assert held.returncode == 0, errors.decode()
+    end([held])
     assert contents(out) == undisturbed, "waking up, it sees that the corpus is there, and spoils nothing"
 
 
@@ -79,7 +80,7 @@ def test_all_killed_and_the_work_ended_by_an_ordinary_run(
     source: Path, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
     out = tmp_path / "corpus"
-    tasks = [task(number, source, out, tmp_path, hold(out, "tokens", 2)) for number in (1, 2)]
+    tasks = [task(number, source, out, hold(out, "tokens", 2)) for number in (1, 2)]
     assert wait_for(lambda: made_parts(out, "tokens") >= 2, tasks[0])
     with pytest.raises(BertsmithError, match="another process is preparing"):
         prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
@@ -94,7 +95,7 @@ def test_all_killed_and_the_work_ended_by_an_ordinary_run(
 
 def test_tasks_of_another_command_are_refused(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "corpus"
-    first = task(1, source, out, tmp_path, hold(out, "cleaned", 1))
+    first = task(1, source, out, hold(out, "cleaned", 1))
     assert wait_for(lambda: made_parts(out, "cleaned") >= 1, first)
     with pytest.raises(BertsmithError, match="prepare something else"):
         prepare(source, out, options=PrepareOptions(**{**OPTIONS, "held_out": 0.3}, array_task="2/3"))
@@ -128,6 +129,7 @@ def test_the_sbatch_file_under_slurms_variables(
             env={**os.environ, "PATH": path, "SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_TASK_MAX": "2"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            text=True,
         )
         for number in (1, 2)
     ]

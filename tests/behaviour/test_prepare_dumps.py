@@ -9,20 +9,18 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import mwparserfromhell
 import pytest
 
-from bertsmith.corpus.accounting import Account
-from bertsmith.corpus.documents import ReadOptions
+from bertsmith.corpus.documents import Document
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
-from bertsmith.corpus.sources.formats import read_documents
-from bertsmith.rows.lines import Slice
+from bertsmith.corpus.stages import clean
 from made_corpora import interrupted_after
 from made_dumps import HEAD, TAIL, dump, page
 
@@ -122,14 +120,29 @@ def test_a_damaged_gz_is_read_up_to_the_damage(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory, real_data: Callable[[str], Path]) -> Corpus:
+def real(tmp_path_factory: pytest.TempPathFactory, real_data: Callable[[str], Path]) -> tuple[Corpus, list[Document]]:
+    """The corpus of a real dump, and the documents as they were read for it, in order."""
+    found: dict[str, Document] = {}
+    read = clean.read_documents
+
+    def noted(*given: Any) -> Iterator[Document]:
+        for document in read(*given):
+            found[document.id] = document  # after the sample for the estimate of the disk, which may be cut off
+            yield document
+
     options = PrepareOptions(workers=1, part_bytes=1_000_000)
     vocabulary = real_data("vocab/bert-base-uncased/vocab.txt")
-    return prepare(real_data(DUMP), tmp_path_factory.mktemp("real") / "corpus", tokenizer=vocabulary, options=options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clean, "read_documents", noted)
+        out = tmp_path_factory.mktemp("real") / "corpus"
+        corpus = prepare(real_data(DUMP), out, tokenizer=vocabulary, options=options)
+    return corpus, list(found.values())
 
 
-def test_the_books_of_a_real_dump(real: Corpus, real_data: Callable[[str], Path]) -> None:
-    counts = real.counts
+def test_the_books_of_a_real_dump(real: tuple[Corpus, list[Document]], real_data: Callable[[str], Path]) -> None:
+    corpus, documents = real
+    counts = corpus.counts
+    assert len(documents) == counts["kept"]["documents"]
     assert counts["source_bytes"] == len(bz2.decompress(real_data(DUMP).read_bytes()))
     assert counts["read"]["documents"] == 206
     assert {what: entry["count"] for what, entry in counts["dropped"].items()} == {
@@ -140,7 +153,7 @@ def test_the_books_of_a_real_dump(real: Corpus, real_data: Callable[[str], Path]
     assert changed["references, left out"]["count"] > 8000
     assert changed["tables, left out"]["count"] > 80
     assert "paragraphs too entangled to parse, left out" not in changed
-    splits = real.account["splits"]
+    splits = corpus.account["splits"]
     assert sum(split["unknown"] for split in splits.values()) < 0.001 * sum(
         split["tokens"] for split in splits.values()
     )
@@ -154,11 +167,11 @@ def runs_of_five(words: list[str]) -> list[tuple[str, ...]]:
     return [tuple(words[at : at + 5]) for at in range(len(words) - 4)]
 
 
-def test_the_text_of_a_real_dump_against_mwparserfromhell(real_data: Callable[[str], Path]) -> None:
+def test_the_text_of_a_real_dump_against_mwparserfromhell(
+    real: tuple[Corpus, list[Document]], real_data: Callable[[str], Path]
+) -> None:
     """Nearly every run of five words of ours is one that its own `strip_code` gives, and no markup is among them."""
-    path = real_data(DUMP)
-    account = Account()
-    documents = list(read_documents(Slice(str(path), "wiki", "mediawiki", "bz2"), ReadOptions(), account))
+    _, documents = real
     text = "\n".join(document.text for document in documents)
     for markup in (
         r"\[\[|\]\]|\{\{|\}\}",
@@ -172,7 +185,7 @@ def test_the_text_of_a_real_dump_against_mwparserfromhell(real_data: Callable[[s
         "\x01",
     ):
         assert len(re.findall(markup, text)) <= 1, markup
-    ours, raw = Counter[bool](), bz2.decompress(path.read_bytes()).decode()
+    ours, raw = Counter[bool](), bz2.decompress(real_data(DUMP).read_bytes()).decode()
     for document in documents[::12]:
         begin = raw.index(f"\n    <id>{document.id.partition('@')[2]}</id>\n")
         source = raw[raw.index("<text", begin) : raw.index("</text>", begin)]

@@ -34,7 +34,7 @@ def test_killed_at_moments_drawn_by_chance_until_it_ends(
 
     for _ in range(4):
         most = parts() + draw.randrange(20)
-        process = start(source, out, tmp_path, workers=draw.choice([1, 2, 3]))
+        process = start(source, out, workers=draw.choice([1, 2, 3]))
         if not wait_for(lambda most=most: (out / ".work").is_dir() and parts() >= most, process):
             break
         time.sleep(draw.random() * 0.05)
@@ -57,7 +57,7 @@ def test_killed_at_moments_drawn_by_chance_until_it_ends(
 ON_A_DISK = """
 mount -t tmpfs -o size={size} none "$0" && mkdir "$0/c" || exit 77
 {before}
-{python} -m bertsmith prepare {source} --documents line --vocabulary-size 512 --part-bytes 20000 --shard-tokens 20000 \
+{python} -m bertsmith prepare {source} --documents line --vocabulary-size 512 --part-bytes 11000 --shard-tokens 11000 \
   --held-out 0.1 --workers {workers} --out "$0/c" --quiet
 status=$?
 {after}

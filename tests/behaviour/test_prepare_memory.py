@@ -10,7 +10,7 @@ from bertsmith.corpus.prepare import prepare
 from bertsmith.tokens.vocabulary import train_vocabulary
 
 OPTIONS = PrepareOptions(documents="line", workers=1, part_bytes=1 << 30)
-COPIES = 20
+COPIES = 34
 
 
 def test_a_part_takes_memory_of_a_few_times_its_text(source: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,10 @@ import pytest
 
 import bertsmith
 from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
+from made_commands import Command
 from made_corpora import OPTIONS, contents, made_parts, start, start_command, wait_for
 from made_dumps import seconds_of_slow_page, slow_dump
 
@@ -26,7 +27,7 @@ pytest.importorskip("ray", reason="ray is not installed: pip install 'bertsmith[
 
 from ray.cluster_utils import Cluster
 
-SMALL_PARTS = {**OPTIONS, "part_bytes": 6_000}
+SMALL_PARTS = {**OPTIONS, "part_bytes": 4_000}
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +46,16 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-def begin(cluster: Any, source: Path, out: Path, **changes: Any) -> subprocess.Popen[bytes]:
+def begin(cluster: Any, source: Path, out: Path, **changes: Any) -> Command:
     """A driver in a process of its own, which may reach the cluster at this machine's address."""
     options = {**SMALL_PARTS, "workers": None, "engine": "ray", "address": cluster.address, **changes}
-    return start(source, out, out.parent, **options)
+    return start(source, out, **options)
 
 
-def end(process: subprocess.Popen[bytes]) -> str:
+def end(process: Command) -> str:
     """What it said; the status must be that of success."""
-    said = process.communicate(timeout=90)[1].decode()
-    assert process.returncode == 0, said
+    said = process.communicate()[1]
+    assert process.wait() == 0, said
     return said
 
 
@@ -94,8 +95,7 @@ def test_a_worker_is_killed_then_a_node_is_lost(
 def test_an_error_of_a_part_is_the_users_one_message(cluster: Any, tmp_path: Path) -> None:
     text = tmp_path / "latin.txt"
     text.write_bytes("Ein Satz über nichts, der lang genug ist. ".encode("latin-1") * 20)
-    driver = begin(cluster, text, tmp_path / "corpus", strict=True)
-    said = driver.communicate(timeout=90)[1].decode()
+    said = begin(cluster, text, tmp_path / "corpus", strict=True).communicate()[1]
     assert "BertsmithError: this is not UTF-8 text" in said
     assert "latin.txt, byte 9" in said
 
@@ -120,7 +120,7 @@ def test_a_node_with_other_code_is_named_and_does_nothing(
         file.write("# changed\n")
     odd = cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(tmp_path / "other")})
     cluster.wait_for_nodes()
-    said = begin(cluster, source, tmp_path / "corpus").communicate(timeout=90)[1].decode()
+    said = begin(cluster, source, tmp_path / "corpus").communicate()[1]
     assert re.search(r"BertsmithError: the node \S+ has other versions: bertsmith .* at the driver", said), said
     cluster.remove_node(odd, allow_graceful=True)
     end(begin(cluster, source, tmp_path / "corpus"))
@@ -133,23 +133,21 @@ def test_no_cluster_answers(source: Path, tmp_path: Path) -> None:
         prepare(source, tmp_path / "corpus", options=options)
 
 
-def test_without_the_package(source: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.modules['ray'] = None\n"
-        "from bertsmith.cli import main\n"
-        f"sys.exit(main(['prepare', {str(source)!r}, '--out', {str(tmp_path / 'c')!r}, '--engine', 'ray']))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    assert "pip install 'bertsmith[ray]'" in done.stderr
+def test_without_the_package(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["prepare", str(source), "--out", str(tmp_path / "c"), "--engine", "ray"]) == 2
+    assert "pip install 'bertsmith[ray]'" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="waits for parts of a cluster")
 def test_sigterm_is_not_answered_with_a_stack_trace_of_rays(cluster: Any, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "corpus"
-    process = start_command(source, out, "--part-bytes", "6000", "--engine", "ray", "--address", cluster.address)
-    assert wait_for(lambda: made_parts(out, "cleaned") >= 1, process)
-    process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=90)[1].decode()
-    assert process.returncode == 143, said
+    flags = ("--part-bytes", "4000", "--engine", "ray", "--address", cluster.address)
+    with start_command(source, out, *flags) as process:
+        assert wait_for(lambda: made_parts(out, "cleaned") >= 1, process)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate()
+        assert process.wait() == 143, said
     assert said.endswith("stopped; finished parts are kept, and the same command continues from them\n")

@@ -26,6 +26,7 @@ from made_corpora import (
     made_parts,
     start,
     start_command,
+    start_script,
     wait_for,
 )
 
@@ -49,12 +50,12 @@ def test_kill_the_parent_and_run_again(
     source: Path, tmp_path: Path, undisturbed: dict[str, str], stage: str, parts: int
 ) -> None:
     out = tmp_path / "corpus"
-    process = start(source, out, tmp_path, hold(out, stage, parts))
-    caught = wait_for(lambda: made_parts(out, stage) >= parts, process)
-    assert caught, "the preparation ended before it could be killed"
-    workers = children(process)
-    process.kill()
-    process.wait()
+    with start(source, out, hold(out, stage, parts)) as process:
+        caught = wait_for(lambda: made_parts(out, stage) >= parts, process)
+        assert caught, "the preparation ended before it could be killed"
+        workers = children(process)
+        assert workers
+        assert process.poll() is None
     assert wait_for(lambda: all(map(gone, workers))), "workers end with their parent"
     assert not (out / "corpus.json").exists()
     prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
@@ -63,14 +64,15 @@ def test_kill_the_parent_and_run_again(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_kill_a_worker_and_the_run_goes_on(source: Path, tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    """The pool is made anew, by a script without a `__main__` guard, which workers must not import."""
     out = tmp_path / "corpus"
-    process = start(source, out, tmp_path, hold(out, "cleaned", 2))
+    process = start_script(source, out, tmp_path, hold(out, "cleaned", 2))
     assert wait_for(lambda: made_parts(out, "cleaned") >= 2, process)
     os.kill(children(process)[0], signal.SIGKILL)
     (tmp_path / "go").touch()
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors.decode()
-    assert "a worker process was killed" in errors.decode()
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "a worker process was killed" in errors
     assert contents(out) == undisturbed
 
 
@@ -80,12 +82,12 @@ def test_a_signal_stops_the_command_which_says_how_to_go_on(
     source: Path, tmp_path: Path, undisturbed: dict[str, str], number: signal.Signals, status: int
 ) -> None:
     out = tmp_path / "corpus"
-    process = start_command(source, out, "--workers", "2")
-    assert wait_for(lambda: made_parts(out, "cleaned") >= 2, process)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == status
-    assert errors.decode().splitlines()[-2:] == [
+    with start_command(source, out, "--workers", "2") as process:
+        assert wait_for(lambda: made_parts(out, "cleaned") >= 2, process)
+        process.send_signal(number)
+        _, errors = process.communicate()
+        assert process.wait() == status
+    assert errors.splitlines()[-2:] == [
         f"warning: {number.name} received: parts that are under way are finished or dropped",
         "stopped; finished parts are kept, and the same command continues from them",
     ]
@@ -166,13 +168,13 @@ def test_a_full_disk_stops_cleanly_and_running_again_ends_the_same(
 
 def test_two_runs_into_one_folder_refuse_each_other(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "corpus"
-    process = start(source, out, tmp_path, hold(out, "cleaned", 1))
-    assert wait_for(lambda: (out / ".work" / "cleaned").is_dir(), process)
-    with pytest.raises(BertsmithError, match="another process is preparing"):
-        prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
-    (tmp_path / "go").touch()
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors.decode()
+    with start(source, out, hold(out, "cleaned", 1), workers=1) as process:
+        assert wait_for(lambda: (out / ".work" / "cleaned").is_dir(), process)
+        with pytest.raises(BertsmithError, match="another process is preparing"):
+            prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+        (tmp_path / "go").touch()
+        _, errors = process.communicate()
+        assert process.wait() == 0, errors
 
 
 def test_a_finished_corpus_is_opened_or_refused_never_overwritten(

@@ -179,10 +179,10 @@ def test_killed_while_the_page_is_tried_again(
     source: Path, tmp_path: Path, seconds: float, undisturbed: dict[str, str]
 ) -> None:
     out = tmp_path / "corpus"
-    process = start(source, out, tmp_path, hold(out, "slow", 1), **OPTIONS, documents="file", page_seconds=seconds / 3)
-    assert wait_for(lambda: bool(set_aside(out)), process), "the preparation ended before it could be killed"
-    process.kill()
-    process.wait()
+    holds = hold(out, "slow", 1)
+    with start(source, out, holds, **OPTIONS, documents="file", page_seconds=seconds / 3, workers=1) as process:
+        assert wait_for(lambda: bool(set_aside(out)), process), "the preparation ended before it could be killed"
+        assert process.poll() is None
     assert not (out / "corpus.json").exists()
     prepare(source, out, options=options(seconds / 3))
     assert contents(out) == undisturbed

@@ -6,10 +6,10 @@ import csv
 import gzip
 import io
 import json
-import subprocess
+import os
 import sys
-import time
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ from bertsmith.corpus.stages.clean import plan_parts
 from bertsmith.rows import lines, tables
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import train_vocabulary
-from made_corpora import balanced, hold
+from made_commands import Command
+from made_corpora import balanced, hold, wait_for
 
 TEXTS = [f'Document {n} tells of "quotes", commas,\nlines and {n * 7919 % 1009} things.' for n in range(300)]
 LONGEST, LONG = 1_000_000, 1_500_000
@@ -112,56 +113,67 @@ def test_large_packed_files_are_unpacked_and_give_the_same(name: str, tmp_path: 
     assert balanced(many) == balanced(one)
 
 
-def run(arguments: list[str], given: bytes, folder: Path) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "bertsmith", *arguments]
-    return subprocess.run(command, input=given, capture_output=True, cwd=folder, timeout=120, check=False)
+def run(arguments: list[str], given: bytes, folder: Path) -> tuple[int, str]:
+    """The status of a command line, run in this process and in the folder with this as standard input, and what it
+    says."""
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(said):
+        patch.chdir(folder)
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        status = main(arguments)
+    return status, said.getvalue()
 
 
 def test_standard_input_is_a_source_that_can_be_gone_on_with(tmp_path: Path, tokenizer: Tokenizer) -> None:
     tokenizer.save(tmp_path / "tokenizer")
     arguments = ["prepare", "-", "--tokenizer", "tokenizer", "--out", "corpus", "--held-out", "0.1", "--workers", "1"]
-    done = run(arguments, as_csv(TEXTS), tmp_path)
-    assert done.returncode == 0, done.stderr.decode()
-    assert b"source: csv, field 'text', from standard input" in done.stderr
+    status, said = run(arguments, as_csv(TEXTS), tmp_path)
+    assert status == 0, said
+    assert "source: csv, field 'text', from standard input" in said
     corpus = Corpus.open(tmp_path / "corpus")
     assert balanced(corpus)["kept"]["documents"] == len(TEXTS)
     assert corpus.account["made_of"]["sources"] == ["-"]
-    again = run(arguments, as_csv(TEXTS), tmp_path)
-    assert again.returncode == 0
-    assert b"from the same sources and options; nothing to do" in again.stderr
-    other = run(arguments, as_csv(TEXTS[1:]), tmp_path)
-    assert other.returncode == 2
-    assert b"made differently" in other.stderr
+    status, said = run(arguments, as_csv(TEXTS), tmp_path)
+    assert status == 0, said
+    assert "from the same sources and options; nothing to do" in said
+    status, said = run(arguments, as_csv(TEXTS[1:]), tmp_path)
+    assert status == 2
+    assert "made differently" in said
     assert not (tmp_path / "corpus" / ".work").exists(), "nothing of the refused input stays"
+
+
+def held(folder: str, holds: str, *arguments: str) -> int:
+    """The command line in a folder. holds: as of `hold`."""
+    os.chdir(folder)
+    exec(holds, {})
+    return main(arguments)
 
 
 def test_a_killed_run_goes_on_without_its_standard_input(tmp_path: Path, tokenizer: Tokenizer) -> None:
     tokenizer.save(tmp_path / "tokenizer")
-    rows = as_jsonl([f"{text} And {n}." for n in range(40) for text in TEXTS])
+    rows = as_jsonl([f"{text} And {n}." for n in range(10) for text in TEXTS])
     (tmp_path / "in.jsonl").write_bytes(rows)
     expected = tokens(
         prepare(tmp_path / "in.jsonl", tmp_path / "expected", tokenizer=tokenizer, options=PrepareOptions(workers=1))
     )
     arguments = ["prepare", "-", "--tokenizer", "tokenizer", "--out", "corpus", "--workers", "1"]
-    with open(tmp_path / "in.jsonl", "rb") as given:
-        code = hold(tmp_path / "corpus", "*", 1) + "from bertsmith.cli import main\nmain()"
-        process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdin=given, cwd=tmp_path)
     kept = tmp_path / "corpus" / ".work" / "standard-input"
-    while process.poll() is None and not any(len(path.name) == 64 for path in kept.glob("*")):
-        time.sleep(0.002)
-    process.kill()
+    with Command(str(tmp_path), hold(tmp_path / "corpus", "*", 1), *arguments, does=held) as process:
+        with process.stdin:
+            process.stdin.write(rows.decode())
+        assert wait_for(lambda: any(len(path.name) == 64 for path in kept.glob("*")), process)
     assert process.wait() != 0, "the preparation ended before it could be killed"
-    done = run(arguments, b"", tmp_path)
-    assert done.returncode == 0, done.stderr.decode()
-    assert b"resuming with the" in done.stderr
+    status, said = run(arguments, b"", tmp_path)
+    assert status == 0, said
+    assert "resuming with the" in said
     assert tokens(Corpus.open(tmp_path / "corpus")) == expected
     assert not (tmp_path / "corpus" / ".work").exists()
 
 
 @pytest.mark.parametrize("given", [b"", bytes(range(256))], ids=["empty", "not text"])
 def test_wrong_standard_input_leaves_no_folder(given: bytes, tmp_path: Path) -> None:
-    done = run(["prepare", "-", "--out", "corpus"], given, tmp_path)
-    assert done.returncode == 2
+    status, _ = run(["prepare", "-", "--out", "corpus"], given, tmp_path)
+    assert status == 2
     assert not (tmp_path / "corpus").exists()
 
 

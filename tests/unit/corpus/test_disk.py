@@ -8,6 +8,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ def used(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
+@cache
 def text(lines: int, seed: int = 3) -> str:
     """Lines of one length all through, as a sample can tell it."""
     draw = random.Random(seed)
