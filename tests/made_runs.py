@@ -6,6 +6,7 @@ import atexit
 import json
 import multiprocessing.connection
 import multiprocessing.context
+import multiprocessing.forkserver
 import os
 import pydoc_data.topics
 import shutil
@@ -91,7 +92,7 @@ def small_recipe(**fields: Any) -> Recipe:
 
 
 LENGTH = {
-    **{"phase1__steps": 9, "phase1__global_batch": 24, "phase2__steps": 4, "micro_batch_tokens": 1024},
+    **{"phase1__steps": 9, "phase1__global_batch": 12, "phase2__steps": 4, "micro_batch_tokens": 1024},
     **{"log_every": 2, "evaluate_every": 5},
 }
 SAVING = small_recipe(**LENGTH, save_every=3, keep=3)
@@ -269,9 +270,15 @@ def fork_server() -> multiprocessing.context.ForkServerContext:
     """Starts processes from one that has imported what they need: each would take seconds for that. They see the
     environment as it was when the first of them was started."""
     context = multiprocessing.get_context("forkserver")
-    ours = ("bertsmith.training.pretrain", "bertsmith.tasks.finetune", "bertsmith.cli.serve")
+    ours = ("bertsmith.training.pretrain", "bertsmith.tasks.finetune", "bertsmith.cli.serve", "made_commands")
     ours += ("bertsmith.inference.server.serve", "bertsmith.inference.predict_file", "bertsmith.inference.embed_file")
-    theirs = ("torch.distributed.fsdp", "torch.distributed.tensor", "torch.utils.tensorboard")
-    theirs += ("torch._dynamo",)  # which the first tensor in shards imports, for a second
+    # FSDP2 imports the compiler when it shards something.
+    theirs = ("torch.distributed.fsdp", "torch.distributed.tensor", "torch._dynamo", "torch.utils.tensorboard")
     context.set_forkserver_preload(["pytest", *ours, *theirs])
+    with pytest.MonkeyPatch.context() as patch:
+        # Up to Python 3.12 it does not get our path, and what it cannot find it leaves out.
+        patch.setenv(
+            "PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+        )
+        multiprocessing.forkserver.ensure_running()
     return context
