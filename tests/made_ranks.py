@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from bertsmith.base.ranks import launcher
@@ -104,18 +105,83 @@ def _after(fault: Callable[[], object], *arguments: str) -> int:
     return bertsmith(*arguments)
 
 
-def below(task: Command) -> list[int]:
-    """The processes that a task has started and those that these did, which run (Linux)."""
-    found = []
+def launching(*arguments: str) -> int:
+    """The command line, where it starts two ranks: for `does` of a `Command`. The ranks are forked from its process,
+    which has loaded PyTorch, before it does anything; else they are started, signalled and waited for as always."""
+    forked = [_Forked(), _Forked()]
+    waiting = iter(forked)
+
+    def start(command: list[str], env: dict[str, str], start_new_session: bool) -> _Forked:
+        assert start_new_session
+        return next(waiting).start(command, env)
+
+    launcher.subprocess = SimpleNamespace(Popen=start)  # type: ignore[assignment]
+    return bertsmith(*arguments)
+
+
+class _Forked:
+    """What a launcher asks of a rank's subprocess.Popen. The process waits until it is told what to do."""
+
+    def __init__(self) -> None:
+        self.returncode: int | None = None
+        reading, self._writing = os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            with os.fdopen(reading) as pipe:
+                command, variables = json.loads(pipe.readline())
+            os.setsid()
+            os.environ.clear()
+            os.environ.update(variables)
+            os._exit(bertsmith(*command[len(BERTSMITH) :]))
+        os.close(reading)
+
+    def start(self, command: list[str], env: dict[str, str]) -> _Forked:
+        assert command[: len(BERTSMITH)] == BERTSMITH
+        with os.fdopen(self._writing, "w") as pipe:
+            pipe.write(json.dumps([command, env]) + "\n")
+        return self
+
+    def poll(self) -> int | None:
+        return self._noted(os.WNOHANG)
+
+    def wait(self) -> int | None:
+        return self._noted(0)
+
+    def _noted(self, options: int) -> int | None:
+        if self.returncode is None and (ended := os.waitpid(self.pid, options))[0]:
+            self.returncode = os.waitstatus_to_exitcode(ended[1])
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def ranks_of(launched: Command) -> list[int]:
+    """The processes that a command with `launching` has started, in order (Linux)."""
+    return [int(each) for each in Path(f"/proc/{launched.pid}/task/{launched.pid}/children").read_text().split()]
+
+
+def in_sessions(leaders: Iterable[int]) -> list[int]:
+    """The processes of these sessions that run: those that lead them, what they have started, and so on (Linux)."""
+    found, wanted = [], {*leaders}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             try:
                 state, _, _, session, *_ = (path / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            if int(session) == task.pid and state not in "ZX":
+            if int(session) in wanted and state not in "ZX":
                 found.append(int(path.name))
-    return [each for each in found if each != task.pid]
+    return found
+
+
+def below(*leaders: int) -> list[int]:
+    """Of these sessions, without those that lead them."""
+    return [each for each in in_sessions(leaders) if each not in leaders]
 
 
 def ended(process: subprocess.Popen[Any] | Command, since: str = "", within: float = PATIENCE) -> int:

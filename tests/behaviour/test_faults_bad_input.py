@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,13 @@ from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.weights.huggingface import load_pretraining_model, save_pretraining_model
 from made_checkpoints import own_mounts
+from made_commands import Command, bertsmith
 from made_runs import corpus, figures, save_recipe, small_corpus, small_recipe, weights
 
 SHORT = small_recipe(phase1__steps=2, phase2__steps=1, save_every=1)
 WEIGHTS = "model.safetensors"
+# Of unshare(2).
+NEW_USER, NEW_MOUNTS = 0x10000000, 0x00020000
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -216,13 +220,17 @@ def test_a_disk_that_refuses_at_any_write_leaves_what_was_saved(
     assert weights(Run(tmp_path / "run")) == weights(finished)
 
 
-FULL_DISK = """
-mount -t tmpfs -o size={size} none "$0" || exit 77
-{python} -m bertsmith pretrain {recipe} --corpus {corpus} --out "$0/run" --quiet
-status=$?
-cp -r "$0/run" {copy}
-exit $status
-"""
+def on_a_disk(disk: Path, size: str, copy: Path, *arguments: str) -> int:
+    """The command line, in a process that alone sees a disk of this size there; then copies the run that is on it."""
+    user, group = os.geteuid(), os.getegid()
+    assert ctypes.CDLL(None).unshare(NEW_USER | NEW_MOUNTS) == 0
+    for name, text in {"setgroups": "deny", "uid_map": f"0 {user} 1", "gid_map": f"0 {group} 1"}.items():
+        Path("/proc/self", name).write_text(text)
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(disk)], check=True)
+    status = bertsmith(*arguments)
+    shutil.copytree(disk / "run", copy)
+    return status
 
 
 @own_mounts
@@ -234,20 +242,14 @@ def test_a_disk_that_is_really_full(tmp_path: Path, steps: int, save_every: int,
     end, where no model can be written."""
     save_recipe(small_recipe(phase1__steps=steps, save_every=save_every), tmp_path / "recipe.yaml")
     (tmp_path / "disk").mkdir()
-    script = FULL_DISK.format(
-        size=size, python=sys.executable, recipe=tmp_path / "recipe.yaml", corpus=small_corpus(), copy=tmp_path / "copy"
-    )
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", script, str(tmp_path / "disk")],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    assert "space left on" in done.stderr
-    assert "where: " in done.stderr
+    call = ["pretrain", str(tmp_path / "recipe.yaml"), "--corpus", str(small_corpus())]
+    does = partial(on_a_disk, tmp_path / "disk", size, tmp_path / "copy")
+    with Command(*call, "--out", str(tmp_path / "disk" / "run"), "--quiet", does=does) as process:
+        _, said = process.communicate()
+        assert process.wait() == 2, said
+    assert "Traceback" not in said
+    assert "space left on" in said
+    assert "where: " in said
     kept = step_folders(tmp_path / "copy")
     assert [folder.name for folder in kept] == (["step-00000002"] if save_every == 2 else [])
     left = [each.name for each in (tmp_path / "copy").glob(".*") if each.name != ".lock"]

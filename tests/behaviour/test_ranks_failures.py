@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -26,9 +25,13 @@ from made_ranks import (
     arguments,
     below,
     ended,
+    environment,
+    in_sessions,
     kill_all,
+    launching,
     planted,
     processes,
+    ranks_of,
     srun,
     started,
     tasks,
@@ -39,31 +42,26 @@ from made_runs import figures, small_recipe, weights
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes where Linux lists them")
 LONG = small_recipe(phase1__steps=4000, phase2__steps=2, save_every=100_000)
 # The shorter one where a test waits until it is over.
-TIMEOUT, SHORT_TIMEOUT = 20, 12
+TIMEOUT, SHORT_TIMEOUT = 20, 8
 SILENT = "was not heard from"
 HOST = this_host()
 TIMED = ("--rank-timeout", str(TIMEOUT))
 
 
-def run_of_two(folder: Path, workers: int = 0, timeout: int = TIMEOUT) -> subprocess.Popen[bytes]:
-    """A run that would take hours, started by us; its log is `log`."""
+def run_of_two(folder: Path, workers: int = 0, timeout: int = TIMEOUT) -> tuple[Command, list[int]]:
+    """A run that would take hours, started by us, and the processes of its ranks; its log is `log`."""
     call = arguments(replace(LONG, loader_workers=workers), folder, "--ranks", "2", "--rank-timeout", str(timeout))
-    return started([*BERTSMITH, *call], folder / "log", MARK=str(folder))
+    process = Command(*call, does=launching, log=folder / "log", environment=environment())
+    wait_for_step(folder / "run", 3, process)
+    return process, ranks_of(process)
 
 
-def rank_of(folder: Path, rank: int) -> int:
-    """The process of a rank; its loaders, which have the same environment, are younger."""
-    return processes(MARK=str(folder), RANK=str(rank))[0]
-
-
-def all_gone(run: Path | Sequence[Command]) -> bool:
+def all_gone(run: Path | Sequence[int]) -> bool:
     """Whether no process of the run is left, when those that saw it end have ended too. run: the folder that marks its
-    processes, or its tasks."""
+    processes, or those that lead their sessions."""
 
     def left() -> list[int]:
-        if isinstance(run, Path):
-            return processes(MARK=str(run))
-        return [each for task in run for each in below(task)]
+        return processes(MARK=str(run)) if isinstance(run, Path) else in_sessions(run)
 
     end = time.monotonic() + 60
     while left() and time.monotonic() < end:
@@ -91,47 +89,46 @@ def test_a_rank_that_raises_ends_all_with_its_error(tmp_path: Path) -> None:
     assert SILENT not in said, "the others are told, and do not wait until the rank is taken for lost"
     assert said.count("ValueError: planted in step 3") == 1, "the first rank is on the same host, and says no more"
     assert "this is a bug in Bertsmith" in said
-    assert all_gone(started_tasks)
+    assert all_gone([each.pid for each in started_tasks])
 
 
 def test_a_loader_killed_on_one_rank_ends_all(tmp_path: Path) -> None:
     recipe = replace(LONG, loader_workers=1)
     started_tasks = tasks(arguments(recipe, tmp_path, *TIMED), tmp_path)
     wait_for_step(tmp_path / "run", 3, started_tasks[0])
-    loaders = below(started_tasks[1])
+    loaders = below(started_tasks[1].pid)
     assert loaders
     kill_all(*loaders)
     statuses, said = [ended(each) for each in started_tasks], (tmp_path / "log").read_text()
     assert statuses == [2, 2], said
     assert "rank 1: a process that builds batches was killed" in said
     assert SILENT not in said
-    assert all_gone(started_tasks)
+    assert all_gone([each.pid for each in started_tasks])
 
 
 def test_a_rank_that_is_killed_ends_all(tmp_path: Path) -> None:
-    process = run_of_two(tmp_path, workers=1)
-    wait_for_step(tmp_path / "run", 3, process)
-    kill_all(rank_of(tmp_path, 1))
+    process, ranks = run_of_two(tmp_path, workers=1)
+    assert len(below(*ranks)) >= 2, "the loaders too"
+    kill_all(ranks[1])
     status, said = ended(process), (tmp_path / "log").read_text()
     assert status == 75, said
     assert f"rank 1 on {HOST} was killed by SIGKILL, as the system does when memory runs out; all ranks leave" in said
     assert SILENT not in said
     assert "Traceback" not in said
-    assert all_gone(tmp_path)
+    assert all_gone(ranks)
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_rank_that_is_stopped_is_named_and_all_end(rank: int, tmp_path: Path) -> None:
-    process = run_of_two(tmp_path, timeout=SHORT_TIMEOUT)
-    wait_for_step(tmp_path / "run", 3, process)
-    os.kill(rank_of(tmp_path, rank), signal.SIGSTOP)
+    process, ranks = run_of_two(tmp_path, timeout=SHORT_TIMEOUT)
+    os.kill(ranks[rank], signal.SIGSTOP)
     status, said = ended(process, "the stop of a rank", SHORT_TIMEOUT + MARGIN), (tmp_path / "log").read_text()
     assert status == 75, said
     silent = re.findall(rf"rank {rank} on {HOST} was not heard from for (\d+) s", said)
     assert len(silent) == 1
     assert int(silent[0]) <= SHORT_TIMEOUT, "what was waited for, whatever else ran on the machine"
     assert "Traceback" not in said
-    assert all_gone(tmp_path), "the stopped one too"
+    assert all_gone(ranks), "the stopped one too"
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -19,13 +18,16 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
+from made_commands import Command, bertsmith
 from made_ranks import (
     BERTSMITH,
     TORCHRUN,
     arguments,
     ended,
     environment,
-    processes,
+    in_sessions,
+    launching,
+    ranks_of,
     slurm,
     srun,
     started,
@@ -214,6 +216,14 @@ def test_a_signal_to_torchrun_stops_its_ranks_with_0_and_the_run_goes_on(unbroke
     assert weights(resumed) == weights(unbroken)
 
 
+def launched(folder: Path) -> Command:
+    """Two ranks of a long run under way."""
+    call = arguments(LONG, folder, "--ranks", "2")
+    process = Command(*call, does=launching, log=folder / "log", environment=environment())
+    wait_for_step(folder / "run", 3, process)
+    return process
+
+
 @linux
 @pytest.mark.parametrize(
     ("to", "number", "status"),
@@ -224,10 +234,8 @@ def test_a_signal_to_torchrun_stops_its_ranks_with_0_and_the_run_goes_on(unbroke
     ],
 )
 def test_how_a_stop_ends(to: str, number: str, status: int, tmp_path: Path) -> None:
-    process = started([*BERTSMITH, *arguments(LONG, tmp_path, "--ranks", "2")], tmp_path / "log", MARK=str(tmp_path))
-    wait_for_step(tmp_path / "run", 3, process)
-    second = processes(RANK="1", MARK=str(tmp_path))[0]
-    first = processes(RANK="0", MARK=str(tmp_path))[0]
+    process = launched(tmp_path)
+    first, second = ranks_of(process)
     for each in {"launcher": [process.pid], "rank": [second], "all": [process.pid, first, second]}[to]:
         os.kill(each, getattr(signal, number))
     assert ended(process) == status, (tmp_path / "log").read_text()
@@ -236,15 +244,15 @@ def test_how_a_stop_ends(to: str, number: str, status: int, tmp_path: Path) -> N
     assert step_folders(tmp_path / "run")
 
 
-@pytest.mark.parametrize("flags", [[], ["--ranks", "2"]])
-def test_ctrl_c_saves_though_nobody_reads_any_more_what_is_said(flags: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("does", "flags"), [(bertsmith, []), (launching, ["--ranks", "2"])], ids=["one", "two"])
+def test_ctrl_c_saves_though_nobody_reads_any_more_what_is_said(
+    does: Callable[..., int], flags: list[str], tmp_path: Path
+) -> None:
     """As of `2>&1 | tee log`, where the same Ctrl-C ends `tee`."""
-    reading, writing = os.pipe()
-    call = [*BERTSMITH, *arguments(LONG, tmp_path, *flags)]
-    process = subprocess.Popen(call, stdout=writing, stderr=writing, env=environment())
-    os.close(writing)
+    process = Command(*arguments(LONG, tmp_path, *flags), does=does, environment=environment())
     wait_for_step(tmp_path / "run", 3, process)
-    os.close(reading)
+    process.stdout.close()
+    process.stderr.close()
     process.send_signal(signal.SIGINT)
     assert ended(process) == 130
     assert (tmp_path / "run" / "stopped").exists()
@@ -262,15 +270,15 @@ def test_tasks_of_srun_leave_with_0_and_a_mark(tmp_path: Path) -> None:
 
 @linux
 def test_no_rank_outlives_a_launcher_that_was_killed(tmp_path: Path) -> None:
-    process = started([*BERTSMITH, *arguments(LONG, tmp_path, "--ranks", "2")], tmp_path / "log", MARK=str(tmp_path))
-    wait_for_step(tmp_path / "run", 3, process)
-    assert len(processes(MARK=str(tmp_path))) >= 3
+    process = launched(tmp_path)
+    ranks = ranks_of(process)
+    assert len(in_sessions(ranks)) >= 2
     process.kill()
     process.wait()
     end = time.monotonic() + PATIENCE
-    while processes(MARK=str(tmp_path)) and time.monotonic() < end:
+    while in_sessions(ranks) and time.monotonic() < end:
         time.sleep(0.2)
-    assert not processes(MARK=str(tmp_path))
+    assert not in_sessions(ranks)
 
 
 @pytest.mark.parametrize("variables", [{"WORLD_SIZE": "2", "RANK": "0"}, slurm(0, 2, 1), slurm(1, 2, 1)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 from typing import Any
 
@@ -16,6 +16,7 @@ from bertsmith.base.ranks.places import Place
 from bertsmith.base.ranks.store import RankTaken
 from bertsmith.base.ranks.verdict import Verdict
 from bertsmith.cli.ending import tell
+from made_commands import Command
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,12 @@ def test_a_stop_that_a_dead_rank_has_caused_is_no_saved_run(monkeypatch: pytest.
     assert words.startswith("rank 1: the run was not saved: the connection to another rank was lost")
 
 
+def leaves_without_output() -> None:
+    os.close(1)
+    sys.stdout = None  # as Python has it in a process that a shell has started with >&-
+    join.ranks.leave(3)
+
+
 def test_a_rank_whose_standard_output_is_closed_leaves_with_its_status() -> None:
-    leaves = "from bertsmith.base.ranks import leave; leave(3)"
-    done = subprocess.run(["bash", "-c", f"{sys.executable} -c '{leaves}' >&-"], capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (3, b"")
+    with Command(does=leaves_without_output) as rank:
+        assert (*rank.communicate(), rank.wait()) == ("", "", 3)

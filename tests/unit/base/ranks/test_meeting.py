@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import queue
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from bertsmith.base.errors import EXIT_RANK_LOST, BertsmithError, RankLost
 from bertsmith.base.ranks import store as stores
@@ -22,6 +22,7 @@ from bertsmith.base.ranks.places import Place
 from bertsmith.base.ranks.store import VERDICT, RankTaken, connect
 from bertsmith.base.ranks.verdict import failed
 from bertsmith.cli.ending import tell
+from made_commands import Command
 
 PATIENCE = 120.0
 CPU = Arrival("node", "cpu")
@@ -90,44 +91,40 @@ def test_a_second_process_with_a_rank_s_number_is_refused(place: Place) -> None:
     assert late.value.all_met
 
 
+def comes_second(place: Place) -> None:
+    try:
+        connect(place, 60, never)
+    except RankTaken as error:
+        print(error.what)
+
+
 def test_a_second_first_rank_leaves_the_run_alone(place: Place) -> None:
     """In a process of its own, because a process shares its stores."""
     ours = connect(place, PATIENCE, never)
     first = waiting(lambda: meet(ours, place, CPU, Patience(PATIENCE, PATIENCE, never)))
     while not ours.clone().check(["host/0"]):
         time.sleep(0.05)
-    text = f"""
-from bertsmith.base.ranks.places import Place
-from bertsmith.base.ranks.store import RankTaken, connect
-try:
-    connect({place!r}, 60, lambda: False)
-except RankTaken as error:
-    print(error.what)
-"""
-    twin = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert twin.stdout == "another process has come as rank 0 already\n", twin.stderr
+    with Command(does=partial(comes_second, place)) as twin:
+        assert twin.communicate() == ("another process has come as rank 0 already\n", "")
     assert come(second(place)) == ["node", "node"]
     assert first.get(timeout=PATIENCE) == ["node", "node"]
 
 
+def waits_for_the_first(place: Place) -> None:
+    stores._TRY_SECONDS = 0.2  # after which PyTorch's own attempt would give up, and say so
+    print("waits", flush=True)
+    connect(place, 60, never)
+    print("there", flush=True)
+
+
 def test_a_rank_writes_nothing_while_it_waits_for_a_late_first_one(place: Place) -> None:
-    text = f"""
-from bertsmith.base.ranks import store
-from bertsmith.base.ranks.places import Place
-store._TRY_SECONDS = 0.5  # after which PyTorch's own attempt would give up, and say so
-print("waits", flush=True)
-store.connect({second(place)!r}, 60, lambda: False)
-print("there", flush=True)
-"""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", text], **pipes) as rank:
-        assert rank.stdout is not None
+    with Command(does=partial(waits_for_the_first, second(place))) as rank:
         assert rank.stdout.readline() == "waits\n"
-        time.sleep(1.5)
+        time.sleep(0.6)
         assert rank.poll() is None
         ours = connect(place, PATIENCE, never)
-        said, errors = rank.communicate(timeout=PATIENCE)
-    assert (said, errors, rank.returncode) == ("there\n", "", 0)
+        assert rank.communicate() == ("there\n", "")
+        assert rank.wait() == 0
     del ours
 
 
@@ -144,47 +141,41 @@ def test_ranks_of_two_jobs_at_one_port_stay_apart(place: Place) -> None:
     assert first.get(timeout=PATIENCE) == ["node", "node"]
 
 
+def holds_a_store(port: int) -> None:
+    store = dist.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
+    print("ready", flush=True)
+    time.sleep(600)
+    del store
+
+
 def test_a_port_in_use_may_be_free_the_next_time_and_our_own_ranks_are_told(place: Place) -> None:
-    text = f"""
-import torch.distributed as dist, time
-store = dist.TCPStore("127.0.0.1", {place.port}, None, True, wait_for_workers=False)
-print("ready", flush=True)
-time.sleep(600)
-"""
-    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as other:
-        try:
-            assert other.stdout is not None
-            assert other.stdout.readline() == b"ready\n"
-            rank = waiting(lambda: come(second(place)))
-            with pytest.raises(RankLost, match="the ranks could not meet") as caught:
-                connect(place, PATIENCE, never)
-            status, said = tell(caught.value)
-            assert status == EXIT_RANK_LOST
-            assert f"127.0.0.1:{place.port}" in said
-            news = rank.get(timeout=PATIENCE)
-            assert isinstance(news, AllLeave)
-            assert news.verdict.status == EXIT_RANK_LOST
-            assert "could not open" in news.verdict.what
-        finally:
-            other.kill()
+    with Command(does=partial(holds_a_store, place.port)) as other:
+        assert other.stdout.readline() == "ready\n"
+        rank = waiting(lambda: come(second(place)))
+        with pytest.raises(RankLost, match="the ranks could not meet") as caught:
+            connect(place, PATIENCE, never)
+        status, said = tell(caught.value)
+        assert status == EXIT_RANK_LOST
+        assert f"127.0.0.1:{place.port}" in said
+        news = rank.get(timeout=PATIENCE)
+        assert isinstance(news, AllLeave)
+        assert news.verdict.status == EXIT_RANK_LOST
+        assert "could not open" in news.verdict.what
+
+
+def comes_first(place: Place) -> None:
+    store = connect(place, 60, never)
+    time.sleep(600)
+    del store
 
 
 def test_a_holder_of_the_store_that_is_killed_ends_who_waits(place: Place) -> None:
-    text = f"""
-import time
-from bertsmith.base.ranks.places import Place
-from bertsmith.base.ranks.store import connect
-store = connect({place!r}, 60, lambda: False)
-time.sleep(600)
-"""
-    with subprocess.Popen([sys.executable, "-c", text]) as holder:
-        try:
-            joined = connect(second(place), PATIENCE, never)
-            rank = waiting(lambda: meet(joined, second(place), CPU, Patience(PATIENCE, PATIENCE, never)))
-            while not joined.clone().check(["host/1"]):
-                time.sleep(0.05)
-        finally:
-            holder.kill()
+    with Command(does=partial(comes_first, place)) as holder:
+        joined = connect(second(place), PATIENCE, never)
+        rank = waiting(lambda: meet(joined, second(place), CPU, Patience(PATIENCE, PATIENCE, never)))
+        while not joined.clone().check(["host/1"]):
+            time.sleep(0.05)
+        holder.kill()
         lost = rank.get(timeout=PATIENCE)
     assert isinstance(lost, RankLost)
     assert "the connection to the store of the ranks was lost" in str(lost)

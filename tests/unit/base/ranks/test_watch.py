@@ -17,6 +17,8 @@ from bertsmith.base.ranks.verdict import Verdict, failed, silent, speaks
 from bertsmith.base.ranks.watch import DONE, Stillness, Watch
 
 PATIENCE = 120.0
+# After which what is silent in these tests is taken for lost.
+TIMEOUT = 2.0
 PLACE = Place(0, 2, 0, 1, "127.0.0.1", 1, "torchrun", hosts_store=False)
 
 
@@ -44,7 +46,7 @@ def store() -> Any:
     return made
 
 
-def watch(store: Any, rank: int, timeout: float = 5.0) -> tuple[Watch, Left]:
+def watch(store: Any, rank: int, timeout: float = TIMEOUT) -> tuple[Watch, Left]:
     left = Left()
     made = Watch(store, replace(PLACE, rank=rank), ["node-a", "node-b"], timeout, left)
     made.start()
@@ -87,7 +89,7 @@ def test_a_rank_that_is_done_is_not_missed(store: Any) -> None:
     assert store.get("beat/1").decode() == DONE
     first, first_left = watch(store, rank=0)
     end = time.monotonic() + PATIENCE
-    while first._answers < 20 and time.monotonic() < end:  # each 0.25 s or more after the one before
+    while first._answers < 20 and time.monotonic() < end:  # each 0.1 s or more after the one before
         time.sleep(0.05)
     assert first._answers >= 20, "which takes longer than a beat may stand still"
     assert first_left.words.empty(), "a rank may be done long before the first one"
@@ -123,7 +125,7 @@ def test_a_store_that_is_gone_is_named_by_its_host() -> None:
     made, port = serve("127.0.0.1", PATIENCE, "run")
     made.set(VERDICT, "")
     made.set("beat/0", "0")
-    _, left = watch(made, rank=1, timeout=600)
+    _, left = watch(made, rank=1, timeout=20)
     del made
     # The watch holds connections to the store, and no longer the store itself.
     status, words = left.told()
@@ -135,7 +137,7 @@ def test_a_store_that_is_gone_is_named_by_its_host() -> None:
 @pytest.fixture
 def stuck(store: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Watch, Left]:
     """The watch of the second rank, whose store does not answer any more."""
-    second, left = Watch(store, replace(PLACE, rank=1), ["node-a", "node-b"], 5.0, Left()), Left()
+    second, left = Watch(store, replace(PLACE, rank=1), ["node-a", "node-b"], TIMEOUT, Left()), Left()
     monkeypatch.setattr(second, "_leave", left)
 
     class Stuck:
@@ -163,7 +165,7 @@ def test_who_leaves_with_its_own_error_still_says_it_where_the_store_does_not_an
 
 def test_ranks_leave_with_what_started_them(store: Any) -> None:
     left = Left()
-    Watch(store, PLACE, ["node-a", "node-b"], 5.0, left, orphaned=lambda: True).start()
+    Watch(store, PLACE, ["node-a", "node-b"], TIMEOUT, left, orphaned=lambda: True).start()
     assert left.told() == (EXIT_RANK_LOST, "the process that started the ranks is gone; all ranks leave")
 
 
