@@ -27,7 +27,6 @@ from made_runs import corpus, figures, ran_by_ranks, small_recipe, weights
 
 EPOCHS = 3
 RECIPE = small_recipe(
-    **{f"model__{name}": size for name, size in (("layers", 2), ("hidden", 128), ("intermediate", 512))},
     phase1__sequence_length=64,
     phase1__global_batch=32,
     phase2__steps=0,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -93,14 +95,20 @@ def over_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@cache
+def found_by(rank: int, ranks: int, folder: Path) -> dict[str, Any]:
+    """By name; only read."""
+    return torch.load(folder / f"{rank}-of-{ranks}.pt", weights_only=True)
+
+
 def of(folder: Path, ranks: int, name: str) -> list[dict[str, Tensor]]:
     """What each rank found."""
-    return [torch.load(folder / f"{rank}-of-{ranks}.pt", weights_only=True)[name] for rank in range(ranks)]
+    return [found_by(rank, ranks, folder)[name] for rank in range(ranks)]
 
 
 def check(found: list[dict[str, Tensor]], expected: dict[str, Tensor], close: float) -> None:
     """That all ranks hold the same bits, close to what one process found; figures are those of all ranks together."""
-    expected = dict(expected)
+    found, expected = [dict(each) for each in found], dict(expected)
     figures = [each.pop("figures") for each in found if "figures" in each]
     if figures:
         torch.testing.assert_close(sum(figures), expected.pop("figures"), rtol=max(close, 1e-6), atol=0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -46,28 +47,31 @@ def joined(batches: list[PretrainBatch]) -> PretrainBatch:
     )
 
 
-def add_up_in_bf16(model: PretrainingModel) -> Callable[[], None]:
-    """What a model whose gradients are bf16 would do: each sum of gradients rounded to bf16."""
+def added_up_in_bf16(model: PretrainingModel) -> dict[str, Tensor]:
+    """What a model whose gradients are bf16 would hold, filled by its backward passes: each sum rounded to bf16."""
+    sums = {name: torch.zeros_like(each) for name, each in model.named_parameters()}
 
-    def after_each_micro_batch() -> None:
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.grad = parameter.grad.bfloat16().float()
+    def add(name: str, gradient: Tensor) -> None:
+        sums[name] = (sums[name] + gradient).bfloat16().float()
 
-    return after_each_micro_batch
+    for name, each in model.named_parameters():
+        each.register_hook(partial(add, name))
+    return sums
 
 
-def gradient(
-    model: PretrainingModel, batches: list[PretrainBatch], after_each: Callable[[], None] = lambda: None
-) -> Tensor:
+def flat(gradients: Iterable[Tensor | None]) -> Tensor:
+    """One after the other, float64[P]."""
+    return torch.cat([each.double().reshape(-1) for each in gradients if each is not None])
+
+
+def gradient(model: PretrainingModel, batches: list[PretrainBatch]) -> Tensor:
     """Of the whole, every parameter's laid one after the other, float64[P]."""
     words = sum(len(batch.masked_positions) for batch in batches)
     sequences = sum(batch.layout.sequences for batch in batches)
     for batch in batches:
         masked, pairs = model.losses(to_inputs(batch, CPU))
         (masked.loss / words + pairs.loss / sequences).backward()
-        after_each()
-    return torch.cat([each.grad.double().reshape(-1) for each in model.parameters() if each.grad is not None])
+    return flat(each.grad for each in model.parameters())
 
 
 def test_128_bf16_micro_batches_add_up_as_well_as_one_batch() -> None:
@@ -79,9 +83,10 @@ def test_128_bf16_micro_batches_add_up_as_well_as_one_batch() -> None:
         return float((found - exact).norm() / exact.norm())
 
     one_batch = distance(gradient(model_in(torch.bfloat16), [joined(batches)]))
-    accumulated = distance(gradient(model_in(torch.bfloat16), batches))
     model = model_in(torch.bfloat16)
-    in_bf16 = distance(gradient(model, batches, add_up_in_bf16(model)))
+    rounded = added_up_in_bf16(model)
+    accumulated = distance(gradient(model, batches))
+    in_bf16 = distance(flat(rounded.values()))
     assert distance(gradient(model_in(None), [joined(batches)])) < 1e-5, "both ways are the same gradient"
     assert 1e-4 < one_batch < 0.05
     assert accumulated <= 1.1 * one_batch
