@@ -4,8 +4,10 @@ that kills a run."""
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import operator
+import os
 import signal
 import sys
 import time
@@ -21,7 +23,7 @@ from bertsmith.base.device import choose_device
 from bertsmith.base.locks import alone_in
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.training.run_folder import Run
-from made_commands import called
+from made_commands import Command, called
 from made_runs import signalled_after, small_corpus
 
 # One layer of 32, so that a run takes a second.
@@ -243,6 +245,22 @@ def test_two_processes_write_rows_into_one_file(script: Callable[[str], Any], tm
     assert [row["who"] for row in json.loads(out.read_text())] == ["second", "first", "third"]
 
 
+# Has the first process that trains with --resume, of the first rank where there are several, come no further than some
+# steps after those at which it is to be killed.
+HOLDS = """
+import os, sys, time
+if "--resume" in sys.orig_argv and os.environ.get("RANK", "{alone}") == "0" and not os.path.exists("{mark}"):
+    open("{mark}", "w").close()
+    from bertsmith.training.loop import Trainer
+    advance = Trainer._advance
+    def held(trainer, step):
+        advance(trainer, step)
+        while trainer.position.step >= 18:
+            time.sleep(0.01)
+    Trainer._advance = held
+"""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes where Linux lists them")
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_run_is_compared_with_the_unbroken_one(
@@ -262,15 +280,24 @@ def test_a_killed_run_is_compared_with_the_unbroken_one(
         "phase1.global_batch": 8,
     }
     flags = ["bert-tiny", "--corpus", small_corpus(), "--runs", tmp_path / "runs", "--out", tmp_path / "killed.json"]
-    flags += ["--steps", 150, 2, "--kills", 12, "--ranks", ranks, "--within", 0.1]
+    flags += ["--steps", 24, 2, "--kills", 12, "--ranks", ranks, "--within", 0.1]
+    (tmp_path / "sitecustomize.py").write_text(HOLDS.format(alone=0 if ranks == 1 else "", mark=tmp_path / "held"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+    started, numbers = runs.started, itertools.count()
+
+    def starting(command: list[str], log: Path) -> Any:
+        """The second one is killed, and found by its environment; the others come from a process that has PyTorch."""
+        return started(command, log) if next(numbers) == 1 else Command(*command[3:], log=log)
+
+    monkeypatch.setattr(runs, "started", starting)
     with pytest.raises(SystemExit) as ended:
         called(runs, monkeypatch, *flags, *(f"--{name}={value}" for name, value in fields.items()))
     assert ended.value.code == 0
     found = json.loads((tmp_path / "killed.json").read_text())
     assert (found["unequal_records"], found["unequal_files"]) == (0, [])
-    assert found["records"] > 75
+    assert found["records"] > 12
     (kill,) = found["kills"]
-    assert 12 <= kill["last_line"] < 152
+    assert 12 <= kill["last_line"] <= 18
     assert 5 <= kill["resumes_from"] <= kill["last_line"] + 2
     assert "of which 0 differ" in capsys.readouterr().out
     # What differs is found.
