@@ -54,7 +54,7 @@ _SMALL = (
     *("--model.layers=1", "--model.hidden=32", "--model.heads=2", "--model.intermediate=48"),
     *("--phase1.sequence_length=64", "--phase1.steps=4", "--phase1.global_batch=8", "--phase1.warmup=0.3"),
     *("--phase2.sequence_length=96", "--phase2.steps=3", "--phase2.global_batch=4", "--phase2.warmup=0.3"),
-    *("--precision=fp32", "--device=cpu", "--log_every=1", "--evaluate_every=1000", "--evaluate_instances=16"),
+    *("--precision=fp32", "--device=cpu", "--log_every=1", "--evaluate_every=1000", "--evaluate_instances=8"),
     *("--save_every=1000", "--micro_batch_tokens=256"),
 )
 

@@ -21,7 +21,7 @@ from bertsmith.training.pretrain import Run, pretrain
 from made_runs import corpus, figures, ran_by_ranks, signalled_after, small_recipe, weights
 
 RECIPE = small_recipe(
-    phase1__steps=12, phase1__global_batch=24, phase2__steps=4, log_every=4, evaluate_every=6, model__hidden_dropout=0.1
+    phase1__steps=12, phase1__global_batch=8, phase2__steps=4, log_every=4, evaluate_every=6, model__hidden_dropout=0.1
 )
 
 
