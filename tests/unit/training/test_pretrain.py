@@ -159,7 +159,7 @@ def test_evaluations_stand_beside_their_baselines(run: Run) -> None:
         for each in those:
             beside = baselines(work.held_out, unigrams, alphabetic)
             assert {name: each[name] for name in beside} == beside
-            assert each["sequences"] == 16
+            assert each["sequences"] == 8
             sizes = [len(piece.removeprefix("##").encode()) for piece in corpus().tokenizer().pieces]
             masked = [sizes[label] for batch in work.held_out for label in batch.masked_labels if label >= 0]
             bits = each["masked_loss"] / math.log(2) * len(masked) / sum(masked)

@@ -7,6 +7,7 @@ import json
 import math
 import random
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,16 @@ from bertsmith.training.records.curves import draw_curves
 from bertsmith.training.records.sinks import Outputs
 from made_runs import corpus, figures, signalled_after, small_recipe, weights
 
-TRAINED = small_recipe(
-    phase1__steps=100, phase1__learning_rate=0.01, phase1__warmup=0.1, phase2__steps=0, optimizer__name="adamw"
+# With as much held-out text as it takes to know what frequencies alone would give.
+recipe_of = partial(small_recipe, evaluate_instances=16)
+TRAINED = recipe_of(
+    phase1__steps=100,
+    phase1__learning_rate=0.01,
+    phase1__warmup=0.1,
+    phase2__steps=0,
+    optimizer__name="adamw",
 )
-SHORT = small_recipe(phase1__steps=2, phase2__steps=1, evaluate_every=1)
+SHORT = recipe_of(phase1__steps=2, phase2__steps=1, evaluate_every=1)
 NO_STEP = {"phase2__steps": 0, "phase1__steps": 1, "phase1__learning_rate": 1e-12}
 
 
@@ -80,7 +87,7 @@ def test_the_loss_before_training_stands_beside_what_it_should_be(
         (new, "warning: ", "not well below", "this text is far from that of its own training"),
     ):
         said.clear()
-        started = pretrain(small_recipe(**NO_STEP), text, tmp_path / verdict, init_from=run.folder)
+        started = pretrain(recipe_of(**NO_STEP), text, tmp_path / verdict, init_from=run.folder)
         (start,) = started.metrics("start")
         line, bits = line_with(said, "loss before training"), start["masked_bits_per_byte"]
         assert line.startswith(f"{begin}loss before training: {start['masked_loss']:.3f} ({bits:.3f} bits per byte) on")
@@ -110,7 +117,7 @@ def test_a_model_folder_says_what_it_was_trained_on_wherever_it_lies(
         if not told:
             path.unlink()
         said.clear()
-        pretrain(small_recipe(**NO_STEP), old, tmp_path / f"run-{number}", init_from=tmp_path / "model")
+        pretrain(recipe_of(**NO_STEP), old, tmp_path / f"run-{number}", init_from=tmp_path / "model")
         assert line_with(said, "does not say which loss")
 
 
@@ -127,7 +134,7 @@ def test_a_model_that_knows_no_more_than_frequencies_is_warned_of(
     tensors["cls.predictions.transform.LayerNorm.bias"].zero_()
     (tmp_path / "model" / "pretraining.json").unlink()
     save_file(tensors, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
-    started = pretrain(small_recipe(**NO_STEP), old, tmp_path / "run", init_from=tmp_path / "model")
+    started = pretrain(recipe_of(**NO_STEP), old, tmp_path / "run", init_from=tmp_path / "model")
     (start,) = started.metrics("start")
     if not wild:
         assert start["masked_loss"] == pytest.approx(start["unigram_loss"], abs=1e-4)
@@ -201,7 +208,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_trained(run: Run,
             pretrain(SHORT, old, tmp_path / "run", init_from=run.folder, outputs=Outputs(also_evaluate=each))
     with pytest.raises(BertsmithError, match="no held-out documents"):
         pretrain(SHORT, nothing_held_out, tmp_path / "run", outputs=Outputs(also_evaluate=old))
-    unlabelled = small_recipe(distillation__labels=0)
+    unlabelled = recipe_of(distillation__labels=0)
     with pytest.raises(BertsmithError, match="no head that predicts words"):
         pretrain(unlabelled, old, tmp_path / "run", teacher=run.folder, outputs=Outputs(also_evaluate=old))
     assert not (tmp_path / "run").exists()
@@ -245,7 +252,7 @@ def test_compiled_runs_measure_both_texts(
     torch._dynamo.reset()
     made = {}
     for compile in ("true", "false"):
-        recipe = small_recipe(compile=compile, micro_batch_tokens=384, phase1__steps=2, phase2__steps=0)
+        recipe = recipe_of(compile=compile, micro_batch_tokens=384, phase1__steps=2, phase2__steps=0)
         made[compile] = pretrain(
             recipe, new, tmp_path / compile, init_from=run.folder, outputs=Outputs(also_evaluate=old)
         )
