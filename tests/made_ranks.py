@@ -115,7 +115,7 @@ def launching(*arguments: str) -> int:
         assert start_new_session
         return next(waiting).start(command, env)
 
-    launcher.subprocess = SimpleNamespace(Popen=start)  # type: ignore[assignment]
+    launcher.subprocess = SimpleNamespace(Popen=start)
     return bertsmith(*arguments)
 
 

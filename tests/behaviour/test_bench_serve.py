@@ -60,7 +60,7 @@ def check(rows: list[dict[str, Any]]) -> None:
 
 
 def test_our_server_goes_through_all_phases(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(serve, "QUICK", replace(QUICK, seconds=0.6, overload_seconds=0.6))
+    monkeypatch.setattr(serve, "QUICK", replace(QUICK, overload_seconds=1.0))
     model = str(made_short_classifier(tmp_path / "run"))
     found = bench(tmp_path, "--only", "ours, fp32", "--against", "--model", model)
     check(found["rows"])

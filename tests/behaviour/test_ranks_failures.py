@@ -42,7 +42,7 @@ from made_runs import figures, small_recipe, weights
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes where Linux lists them")
 LONG = small_recipe(phase1__steps=4000, phase2__steps=2, save_every=100_000)
 # The shorter one where a test waits until it is over.
-TIMEOUT, SHORT_TIMEOUT = 20, 8
+TIMEOUT, SHORT_TIMEOUT = 20, 12
 SILENT = "was not heard from"
 HOST = this_host()
 TIMED = ("--rank-timeout", str(TIMEOUT))

@@ -292,7 +292,6 @@ def test_from_python_one_of_several_that_has_not_joined_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
 def test_finetune_takes_the_same_flags(tmp_path: Path) -> None:
     model = made_model(tmp_path / "encoder")
     call = ["finetune", "classify", "--model", str(model)]
@@ -301,8 +300,9 @@ def test_finetune_takes_the_same_flags(tmp_path: Path) -> None:
         (tmp_path / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
         call += [f"--{name}", str(tmp_path / f"{name}.jsonl")]
     call += ["--epochs", "2", "--batch", "16", "--max-length", "32", "--precision", "fp32", "--log-every", "1"]
-    launched = [*call, "--out", str(tmp_path / "run"), "--ranks", "2"]
-    assert ended(started([*BERTSMITH, *launched], tmp_path / "log")) == 0, (tmp_path / "log").read_text()
+    flags = ["--out", str(tmp_path / "run"), "--ranks", "2"]
+    process = Command(*call, *flags, does=launching, log=tmp_path / "log", environment=environment())
+    assert ended(process) == 0, (tmp_path / "log").read_text()
     assert (tmp_path / "log").read_text().splitlines().count(str(tmp_path / "run" / "model")) == 1
     by_srun = srun([*call, "--device", "cpu", "--out", str(tmp_path / "b")], tmp_path)
     assert [ended(each) for each in by_srun] == [0, 0]
