@@ -205,6 +205,7 @@ def profiles(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         ("speed.md", "pretrain-step-amd.json", tables_of_steps),
         ("speed.md", "pretrain-step-amx.json", tables_of_steps),
         ("speed.md", "pretrain-step-amx.json", tables_of_ladder),
+        ("speed.md", "pretrain-step-amx-slower.json", lambda rows: tables_of_steps(rows)[:1]),
         ("prediction-latencies.md", "predict-shapes-avx512.json", tables_of_shapes),
         ("prediction-latencies.md", "predict-32x384-avx512.json", tables_of_shapes),
         ("prediction-latencies.md", "predict-int8-amd.json", tables_of_shapes),
