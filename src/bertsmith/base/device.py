@@ -70,7 +70,8 @@ def seed_generators(device: torch.device, seed: int) -> None:
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
-        torch.cuda.manual_seed_all(seed)
+        with made_current(device):
+            torch.cuda.manual_seed(seed)
 
 
 def is_on_gpu(x: torch.Tensor) -> bool:

@@ -113,7 +113,7 @@ def wants_help(args: Sequence[str]) -> bool:
 
 
 def value_of(hint: Any, text: str) -> Any:
-    """What the text of a one-valued field says. hint: its type. Raises ValueError for a text that is not of it."""
+    """What the text of a recipe's field says. hint: its type. Raises ValueError for a text that is not of it."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         for each in typing.get_args(hint):
             with contextlib.suppress(ValueError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -120,9 +122,15 @@ def test_a_gpu_too_many_is_told_how_many_there_are(count, found, monkeypatch):
 def test_a_cpu_is_seeded_as_torch_seeds_it_and_no_gpu_is_asked(monkeypatch):
     torch.manual_seed(5)
     expected = torch.rand(3)
-    monkeypatch.setattr(torch.cuda, "manual_seed_all", None)
+    seeded = []
+    monkeypatch.setattr(torch.cuda, "manual_seed", seeded.append)
     seed_generators(torch.device("cpu"), 5)
     assert torch.equal(torch.rand(3), expected)
+    assert seeded == []
+    monkeypatch.setattr("bertsmith.base.device.made_current", lambda device: nullcontext(seeded.append(device.index)))
+    seed_generators(torch.device("cuda", 2), 5)
+    assert torch.equal(torch.rand(3), expected)
+    assert seeded == [2, 5]
 
 
 def test_one_process_is_the_first_of_one():

@@ -185,6 +185,7 @@ def read_records(
     bad rows by file and line, a missing column with those that were found, and an empty source.
     """
     columns, is_file = columns or Columns(), isinstance(source, str | Path)
+    has_verdicts = labelled and _VERDICT not in reader.used(columns)
     bad: list[BadRow] = []
     records: list[Record] = []
     lacking: list[NoColumn] = []
@@ -202,7 +203,7 @@ def read_records(
             bad.append((lacks or unusable(error, where), row))
         else:
             records.append(_in_its_group(record, row, columns))
-            rejected.extend([where] if labelled and _is_rejected(row, columns) else [])
+            rejected.extend([where] if has_verdicts and _is_rejected(row) else [])
 
     def keep(error: BertsmithError, row: Any) -> None:
         if isinstance(error, NoColumn):
@@ -237,8 +238,9 @@ def _in_its_group(record: Record, row: Row | str, columns: Columns) -> Record:
     return record if is_missing(group) else replace(record, group=str(group))
 
 
-def _is_rejected(row: Row | str, columns: Columns) -> bool:
-    return columns.label != _VERDICT and isinstance(row, Mapping) and row.get(_VERDICT) in _AGAINST
+def _is_rejected(row: Row | str) -> bool:
+    verdict = row.get(_VERDICT) if isinstance(row, Mapping) else None
+    return isinstance(verdict, str) and verdict in _AGAINST
 
 
 def _warn_of_rejected(rows: Sequence[str], name: str) -> None:

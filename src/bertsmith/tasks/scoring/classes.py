@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.tasks.scoring.resampling import Figures, Floats, Ints, sums_at
+from bertsmith.tasks.scoring.resampling import AT_ONCE, Figures, Floats, Ints, sums_at
 
 METRICS = ("accuracy", "macro_f1", "matthews")
 """Those of any classes; `binary_f1` wants to know which one is positive, `micro_f1` which one is negative."""
@@ -165,6 +165,8 @@ def count_figures(right: NDArray[Any], predicted: NDArray[Any], true: NDArray[An
     times = sides[rows, columns]
 
     def of(weights: Floats) -> Floats:
+        if weights.ndim > 1 and len(weights) * len(rows) > AT_ONCE:  # where rows have many labels
+            return np.stack([of(each) for each in weights])
         counts = np.split(sums_at(columns, weights[..., rows] * times, sides.shape[1]), 3, axis=-1)
         table, whole = class_table(*counts), class_table(*(each.sum(-1) for each in counts))
         macro, each = _macro(table)

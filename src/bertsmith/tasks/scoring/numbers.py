@@ -33,7 +33,7 @@ def _r2(predicted: Floats, true: Floats, weights: Floats) -> Floats:
     """The share of the variance that is explained; for constant truths 1 where all are met, else 0."""
     centred, missed = _centred(true, weights), true - predicted
     spread, left = (weighted_means(each * each, weights) for each in (centred, missed))
-    unexplained = np.divide(left, spread, out=np.array(left > 0, dtype=np.float64), where=spread > 0)
+    unexplained = np.divide(left, spread, out=np.array(left != 0, dtype=np.float64), where=spread > 0)
     return np.asarray(1 - unexplained)
 
 
@@ -53,4 +53,4 @@ def _ranks(places: Ints, weights: Floats) -> Floats:
     """Mean ranks of rows, which equal values share, given the places of their values in order: as if each row stood
     there as often as it counts."""
     counts = sums_at(places, weights, int(places.max()) + 1)
-    return np.asarray((np.cumsum(counts, axis=-1) - (counts - 1) / 2)[..., places], dtype=np.float64)
+    return np.asarray((np.cumsum(counts, axis=-1) - (counts - 1) / 2).take(places, axis=-1), dtype=np.float64)

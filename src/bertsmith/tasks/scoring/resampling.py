@@ -22,7 +22,7 @@ RESAMPLES = 1000
 CONFIDENCE = 0.95
 FOLDS = 5
 # Numbers of resamples that are worked on at once: more leave the cache, fewer are calls of numpy above all.
-_AT_ONCE = 1 << 16
+AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def intervals(
     draws = generator(stream_key(seed, "bootstrap"))
     whole = figures.of(np.ones(rows))
     found = np.empty((resamples, len(figures.names)))
-    at_once = max(1, _AT_ONCE // max(rows, len(figures.names)))
+    at_once = max(1, AT_ONCE // max(rows, len(figures.names)))
     for first in range(0, resamples, at_once):
         drawn = draws.integers(0, units, size=(min(at_once, resamples - first), units))
         times = sums_at(drawn, np.ones(drawn.shape), units)

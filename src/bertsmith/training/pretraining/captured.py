@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertsmith.base.device import made_current
+from bertsmith.base.device import made_current, seed_generators
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import log_choice, warn
 from bertsmith.model.config import BertConfig
@@ -200,12 +200,8 @@ class Captured:
 @contextmanager
 def _seeded(device: torch.device, seed: int) -> Iterator[None]:
     """A block that draws from this seed, and after which the generators are as they were."""
-    is_cuda = device.type == "cuda"
-    with torch.random.fork_rng([device] if is_cuda else []):
-        torch.default_generator.manual_seed(seed)
-        if is_cuda:
-            with made_current(device):
-                torch.cuda.manual_seed(seed)
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        seed_generators(device, seed)
         yield
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 
+import numpy as np
 import pytest
 
 from bertsmith.base.errors import BertsmithError
@@ -264,3 +265,10 @@ def test_rows_that_an_annotator_rejected_are_counted(label, labelled, is_told, s
     assert len(read_records(rows, Columns(label=label), labelled, name="the training rows")) == 3
     told = "2 rows of the training rows with reject or ignore in column 'answer', such as row 2, used like the others"
     assert (told in said.text) is is_told
+
+
+def test_an_answer_that_is_read_is_no_verdict_of_an_annotator_and_may_be_anything(said):
+    rows = [{"label": "x", "answer": each} for each in ("accept", "ignore")]
+    assert len(read_records(rows, Columns(text="answer"))) == 2
+    assert len(read_records([{"text": "a", "label": "x", "answer": np.array([1, 2])}])) == 1
+    assert "in column 'answer'" not in said.text

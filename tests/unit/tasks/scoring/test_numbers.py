@@ -44,3 +44,4 @@ def test_constants_correlate_with_nothing_and_explain_nothing(constant):
     assert found["pearson"] == found["spearman"] == 0
     assert number_figures(np.arange(3.0), y).values(3)["r2"] == 0
     assert number_figures(y, y).values(3)["r2"] == 1
+    assert number_figures(np.full(3, np.nan), y).values(3)["r2"] == 0

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.tasks.scoring import resampling
+from bertsmith.tasks.scoring import classes, resampling
 from bertsmith.tasks.scoring.classes import class_figures
 from bertsmith.tasks.scoring.multilabel import label_figures
 from bertsmith.tasks.scoring.numbers import number_figures
@@ -92,8 +92,21 @@ def test_intervals_do_not_depend_on_how_many_resamples_are_worked_on_at_once(gro
     )
     found = [intervals(figures, 30, groups, resamples=40) for figures in every]
     for most in (1, 100, 700):
-        monkeypatch.setattr(resampling, "_AT_ONCE", most)
+        monkeypatch.setattr(resampling, "AT_ONCE", most)
         assert [intervals(figures, 30, groups, resamples=40) for figures in every] == found
+
+
+def test_labels_that_rows_have_many_of_are_summed_up_one_resample_at_a_time(monkeypatch):
+    usual, sizes = classes.sums_at, []
+
+    def seen(places, weights, count):
+        sizes.append(weights.size)
+        return usual(places, weights, count)
+
+    monkeypatch.setattr(classes, "sums_at", seen)
+    labels = np.random.default_rng(4).random((2, 100, 400)) < 0.5
+    intervals(label_figures(*labels, tuple(map(str, range(400)))), 100, resamples=8)
+    assert max(sizes) < 3 * labels[0].size
 
 
 def test_a_figure_that_is_undefined_in_resamples_says_how_often():
