@@ -185,7 +185,6 @@ def read_records(
     bad rows by file and line, a missing column with those that were found, and an empty source.
     """
     columns, is_file = columns or Columns(), isinstance(source, str | Path)
-    has_verdicts = labelled and _VERDICT not in reader.used(columns)
     bad: list[BadRow] = []
     records: list[Record] = []
     lacking: list[NoColumn] = []
@@ -203,7 +202,7 @@ def read_records(
             bad.append((lacks or unusable(error, where), row))
         else:
             records.append(_in_its_group(record, row, columns))
-            rejected.extend([where] if has_verdicts and _is_rejected(row) else [])
+            rejected.extend([where] if _is_rejected(row) else [])
 
     def keep(error: BertsmithError, row: Any) -> None:
         if isinstance(error, NoColumn):
@@ -223,7 +222,7 @@ def read_records(
         raise refused()
     name = name_of(source) if isinstance(source, str | Path) else name or "the rows"
     reader.check_bad_rows(records, bad, name)
-    _warn_of_rejected(rejected, name)
+    _warn_of_rejected(rejected if labelled and _VERDICT not in reader.used(columns) else [], name)
     if bad and skipped is None:
         raise refusal(bad, len(records), name, f"correct or remove these rows{leave_out(len(bad), len(records))}")
     if bad and skipped is not None:
