@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import yaml
-
 from bertsmith.base.errors import BertsmithError, TypeChecked
 from bertsmith.base.files import check_file
 from bertsmith.corpus.shards import Corpus
@@ -74,6 +72,8 @@ class Outputs(TypeChecked):
         records of a run that is resumed. step: the one it is resumed after. Raises BertsmithError."""
         if self.dllogger is None and self.wandb is None:
             return []
+        import yaml  # which a machine that only measures may lack
+
         found: list[Sink] = []
         settings: Mapping[str, Any] = yaml.safe_load(recipe)
         if self.dllogger is not None:
