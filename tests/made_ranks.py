@@ -107,8 +107,11 @@ def _after(fault: Callable[[], object], *arguments: str) -> int:
 
 def launching(*arguments: str) -> int:
     """The command line, where it starts two ranks: for `does` of a `Command`. The ranks are forked from its process,
-    which has loaded PyTorch, before it does anything; else they are started, signalled and waited for as always."""
-    forked = [_Forked(), _Forked()]
+    which has loaded PyTorch, before it does anything; else they are started, signalled and waited for as always. It is
+    for `--ranks 2`, and no other number."""
+    forked: list[_Forked] = []
+    while len(forked) < 2:
+        forked.append(_Forked(forked))
     waiting = iter(forked)
 
     def start(command: list[str], env: dict[str, str], start_new_session: bool) -> _Forked:
@@ -120,15 +123,20 @@ def launching(*arguments: str) -> int:
 
 
 class _Forked:
-    """What a launcher asks of a rank's subprocess.Popen. The process waits until it is told what to do."""
+    """What a launcher asks of a rank's subprocess.Popen. The process waits until it is told what to do, or until nobody
+    can tell it any more. others: made before it, to which it has no pipe."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: Iterable[_Forked]) -> None:
         self.returncode: int | None = None
         reading, self._writing = os.pipe()
         self.pid = os.fork()
         if not self.pid:
+            for each in (*others, self):
+                os.close(each._writing)
             with os.fdopen(reading) as pipe:
-                command, variables = json.loads(pipe.readline())
+                if not (line := pipe.readline()):
+                    os._exit(1)
+            command, variables = json.loads(line)
             os.setsid()
             os.environ.clear()
             os.environ.update(variables)

@@ -36,6 +36,7 @@ def saves_steps(run: Path, first: int, model: PretrainingModel, optimizer: Lamb)
 def kills_saving_children(runs: Path, wanted: int, seed: int) -> None:
     """Kills a child while a folder is being written, until so many kills have counted: those that left one half
     written, or came between two renames."""
+    torch.set_num_threads(1)  # a process forked from one that has used OpenMP's threads may wait for them for ever
     draw = random.Random(seed)
     model, optimizer = made(hidden=256, layers=2)
     best_model, _ = made(hidden=256, layers=2)
