@@ -91,10 +91,8 @@ def small_recipe(**fields: Any) -> Recipe:
     return load_recipe("bert-tiny", [*_SMALL, *overrides])
 
 
-LENGTH = {
-    **{"phase1__steps": 9, "phase1__global_batch": 12, "phase2__steps": 4, "micro_batch_tokens": 1024},
-    **{"log_every": 2, "evaluate_every": 5},
-}
+# Each step is of several micro-batches.
+LENGTH = {"phase1__steps": 9, "phase1__global_batch": 12, "phase2__steps": 4, "log_every": 2, "evaluate_every": 5}
 SAVING = small_recipe(**LENGTH, save_every=3, keep=3)
 """A run of these steps that saves as often."""
 

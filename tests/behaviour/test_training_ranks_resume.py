@@ -20,8 +20,10 @@ from bertsmith.training.objective import Step
 from bertsmith.training.pretrain import Run, pretrain
 from made_runs import corpus, figures, ran_by_ranks, signalled_after, small_recipe, weights
 
+# A rank's part of each step is of several micro-batches.
 RECIPE = small_recipe(
-    phase1__steps=12, phase1__global_batch=8, phase2__steps=4, log_every=4, evaluate_every=6, model__hidden_dropout=0.1
+    **{"phase1__steps": 12, "phase1__global_batch": 8, "phase2__steps": 4, "micro_batch_tokens": 128},
+    **{"log_every": 4, "evaluate_every": 6, "model__hidden_dropout": 0.1},
 )
 
 
