@@ -31,8 +31,9 @@ from bertsmith.training.records.meters import read_metrics
 from bertsmith.training.records.names import EVENTS_FILE
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run_folder import Run
+from made_commands import Command
 from made_kills import Moment, Rename, drawing
-from made_ranks import ended, tasks
+from made_ranks import ended, environment, launching
 from made_rows import CONFIG, QUICK, made_model, rows
 from made_runs import PATIENCE, figures, ran, weights
 
@@ -144,7 +145,7 @@ def test_killed_at_random_moments_and_resumed_by_other_ranks_they_are_unbroken(
     unbroken: Run, model: Path, tmp_path: Path
 ) -> None:
     draw = drawing()
-    for count in (3, 1):
+    for count in (2, 3, 1):
         ran(tune, count, model, tmp_path / "run", BESIDE, kill=Moment(draw.randint(1, 8), draw.random() * 0.05))
     ran(tune, 2, model, tmp_path / "run", BESIDE)
     check_equal(Run(tmp_path / "run"), unbroken)
@@ -318,11 +319,11 @@ def test_no_folder_is_needed(two: Run, model: Path, tmp_path: Path) -> None:
 
 
 def test_checkpoints_to_be_kept_for_good_stay_in_the_folders_of_the_trainings(model: Path, tmp_path: Path) -> None:
-    tune(model, tmp_path / "run", replace(TWO, folds=2, keep_every=4))
+    ran(tune, 2, model, tmp_path / "run", replace(TWO, folds=2, keep_every=4))
     left = [path.relative_to(tmp_path / "run" / "trials") for path in (tmp_path / "run" / "trials").glob("*/*")]
     assert {path.name[:5] for path in left} <= {"step-", "best-"}
     assert {path.parent.name for path in left} <= {"fold-1", "fold-2", "seed-42", "seed-43"}
-    assert "seed-42" in {path.parent.name for path in left}
+    assert {"seed-42", "seed-43"} <= {path.parent.name for path in left}
 
 
 def test_a_folder_of_that_name_that_is_not_the_runs_stays(model: Path, tmp_path: Path) -> None:
@@ -387,8 +388,9 @@ def test_from_the_command_line(tmp_path: Path, model: Path) -> None:
     how = [f"--{name}={value}" for name, value in (("seeds", 3), ("epochs", 2), ("batch", 16), ("max-length", 32))]
     call = ["finetune", "classify", "--model", str(model), *rows_of, *how, "--device=cpu", "--precision=fp32"]
     beside, alone = Run(tmp_path / "beside"), Run(tmp_path / "alone")
-    both = tasks([*call, "--no-report", "--out", str(beside.folder), "--side-by-side"], tmp_path)
-    assert [ended(each) for each in both] == [0, 0], (tmp_path / "log").read_text()
+    flags = ["--no-report", "--out", str(beside.folder), "--ranks", "2", "--side-by-side"]
+    process = Command(*call, *flags, does=launching, log=tmp_path / "log", environment=environment())
+    assert ended(process) == 0, (tmp_path / "log").read_text()
     said = (tmp_path / "log").read_text()
     assert "3 trainings side by side on 2 ranks, of which this log shows seed-42, seed-44" in said
     assert re.search(r"^seed 43: dev accuracy 0\.\d{4}, 0\.\d{4}$", said, re.MULTILINE), said

@@ -251,11 +251,14 @@ def test_tests_that_hang_are_ended_with_all_that_they_started(
     )
     hanging.chmod(0o755)
 
+    given = list[float]()
+
     class Process(subprocess.Popen[str]):
         """One whose time is over as soon as it hangs."""
 
         def wait(self, timeout: float | None = None) -> int:
             if timeout is not None:
+                given.append(timeout)
                 while not (tmp_path / "pid").exists():
                     time.sleep(0.01)
                 raise subprocess.TimeoutExpired(self.args, timeout)
@@ -266,6 +269,7 @@ def test_tests_that_hang_are_ended_with_all_that_they_started(
     assert check.run_tests(float("inf"))["ended"] == f"NOT DONE after {check.TEST_SECONDS:.0f} s"
     with pytest.raises(OutOfTime):
         check.run_tests(0.0)
+    assert given == [check.TEST_SECONDS, 0.0]
     started, end = int((tmp_path / "pid").read_text()), time.monotonic() + 120
     while is_alive(started):
         assert time.monotonic() < end, "it outlived the tests"

@@ -180,7 +180,7 @@ def test_killed_while_the_page_is_tried_again(
 ) -> None:
     out = tmp_path / "corpus"
     holds = hold(out, "slow", 1)
-    with start(source, out, holds, **OPTIONS, documents="file", page_seconds=seconds / 3, workers=1) as process:
+    with start(source, out, holds, **OPTIONS, documents="file", page_seconds=seconds / 3) as process:
         assert wait_for(lambda: bool(set_aside(out)), process), "the preparation ended before it could be killed"
         assert process.poll() is None
     assert not (out / "corpus.json").exists()

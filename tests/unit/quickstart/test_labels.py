@@ -13,7 +13,7 @@ import pytest
 
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.sources import python_docs
-from bertsmith.quickstart.labels import Labelled, RowCounts, Unlabelled, rows_of_docstrings, rows_of_sources
+from bertsmith.quickstart.labels import _NAMES, Labelled, RowCounts, Unlabelled, rows_of_docstrings, rows_of_sources
 
 OPTIONS = ReadOptions("file", "text", False)
 ROWS = RowCounts(60, 30)
@@ -85,6 +85,7 @@ def test_docstrings_hide_every_packages_names_and_have_20_words(docstrings: Labe
     shown = re.compile(rf"\b({'|'.join(map(re.escape, NAMES))})\b", re.IGNORECASE)
     rows = docstrings.train + docstrings.dev
     assert any("[MASK]" in row["text"] for row in rows)
+    assert set(_NAMES.sub("[MASK]", " ".join(NAMES)).split()) == {"[MASK]"}, "also of packages that are not read here"
     assert "names of packages masked" in docstrings.rule
     for row in rows:
         assert not shown.search(row["text"]), row["text"]

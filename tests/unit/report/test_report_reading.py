@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.report import report
 from bertsmith.report.page import page
 from bertsmith.report.parts import Limits
 from bertsmith.report.reading import read_runs
@@ -194,7 +195,8 @@ def test_one_run_and_what_is_no_path_in_python(tmp_path: Path) -> None:
 def test_a_page_that_would_be_too_large_is_shortened_and_says_so(
     tmp_path: Path, said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertsmith.report.report.MOST_BYTES", 500_000)
+    assert report.MOST_BYTES == 2_000_000
+    monkeypatch.setattr(report, "MOST_BYTES", 500_000)
     figures = {f"{name}_loss": 1.0 / (1 + name) for name in range(40)}
     records = [train_record(step, **{key: value * (step % 7) for key, value in figures.items()}) for step in range(700)]
     runs = [write_run(tmp_path / f"run{number}", records) for number in range(2)]
