@@ -62,7 +62,7 @@ class Forked:
         self._process.kill()
 
 
-def fork() -> None:
+def forks_from_here() -> None:
     """For good, the processes of a bench in this one are copies of it."""
     Forked.way = "fork"
     pytest.MonkeyPatch().setattr(process, "subprocess", FORKING)

@@ -73,9 +73,11 @@ class Command:
         Finalize(self, self._process.kill, exitpriority=0)
         for end in theirs:
             end.close()
+        self._pipes: list[IO[str]] = []
         if pipes:
             self.stdin, self.stdout = _opened(pipes[0][1], "w"), _opened(pipes[1][0], "r")
             self.stderr = _opened(pipes[2][0], "r")
+            self._pipes = [self.stdin, self.stdout, self.stderr]
         assert self._process.pid is not None
         self.pid = self._process.pid
 
@@ -121,7 +123,7 @@ class Command:
         """Ends it, and closes the pipes."""
         self.kill()
         self.wait()
-        for pipe in (self.stdin, self.stdout, self.stderr):
+        for pipe in self._pipes:
             with suppress(BrokenPipeError):
                 pipe.close()
 

@@ -14,5 +14,6 @@ LANGUAGES = (tl, core)
 def replace_once() -> None:
     """Has the interpreter replace Triton's language by its own once for the process. By itself it looks through all of
     it at every call of a function of a kernel, which takes most of its time."""
-    interpreter._patch_lang(replace_once)  # in all modules that this one has imported
-    interpreter._patch_lang = lambda function: SimpleNamespace(restore=lambda: None)
+    if hasattr(interpreter, "_patch_lang"):  # else it is slow, and no more
+        interpreter._patch_lang(replace_once)  # in all modules that this one has imported
+        interpreter._patch_lang = lambda function: SimpleNamespace(restore=lambda: None)

@@ -1,7 +1,8 @@
 """`bertsmith` for a shell: a program that takes no second to start, because the fork server runs what it is asked for.
 
 The program hands its arguments, folder, environment and standard streams to the tests, and ends as the process that
-got them ends. Signals that it receives reach that process.
+got them ends. Signals that it receives reach that process. Variables that torch reads when it is imported have no
+effect, as with `Command`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,15 @@ from bertsmith.base.processes import without_main_module
 from made_commands import bertsmith, run_command
 from made_runs import fork_server
 
-PROGRAM = """#!{python} -IS
+# A first line of `#!` and an interpreter has little room, and none for spaces.
+PROGRAM = """#!/bin/sh
+"exec" "{python}" "-IS" "$0" "$@"
 import json, os, signal, socket, sys
+pid, early = None, []
+def pass_on(number, frame):
+    os.kill(pid, number) if pid else early.append(number)
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, pass_on)
 server = socket.socket(socket.AF_UNIX)
 server.connect({address!r})
 socket.send_fds(server, [b"3"], [0, 1, 2])
@@ -30,11 +38,11 @@ server.sendall(json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode(
 server.shutdown(socket.SHUT_WR)
 answers = server.makefile()
 pid = int(answers.readline())
-for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, lambda number, frame: os.kill(pid, number))
+for number in early:
+    os.kill(pid, number)
 sys.exit(int(answers.readline()))
 """
-# Whoever starts or polls a process polls all others too, and of two that do so at once one may miss its end.
+# Whoever starts a process polls all others too, and of two that poll one at once one may miss its end.
 _LOCK = threading.Lock()
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_figures() -> Iterator[None]:
+def draws_nothing() -> Iterator[None]:
     """As where matplotlib is not installed: to draw the figures of its report takes longer than a small run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)

@@ -68,7 +68,7 @@ exit $status
 
 HOG = """
 import glob, sys, time
-while len(glob.glob(sys.argv[1] + '/c/.work/cleaned/*/part.done')) < 4: time.sleep(0.001)
+while len(glob.glob(sys.argv[1] + '/c/.work/cleaned/*/part.done')) < 2: time.sleep(0.001)
 file = open(sys.argv[1] + '/hog', 'wb', buffering=0)
 try:
     while True: file.write(bytes(4096))

@@ -4,7 +4,6 @@ that kills a run."""
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import json
 import operator
 import os
@@ -283,11 +282,12 @@ def test_a_killed_run_is_compared_with_the_unbroken_one(
     flags += ["--steps", 24, 2, "--kills", 12, "--ranks", ranks, "--within", 0.1]
     (tmp_path / "sitecustomize.py").write_text(HOLDS.format(alone=0 if ranks == 1 else "", mark=tmp_path / "held"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
-    started, numbers = runs.started, itertools.count()
+    started = runs.started
 
     def starting(command: list[str], log: Path) -> Any:
-        """The second one is killed, and found by its environment; the others come from a process that has PyTorch."""
-        return started(command, log) if next(numbers) == 1 else Command(*command[3:], log=log)
+        """The one that is held is killed, and found by its environment; others come from a process that has PyTorch."""
+        is_held = "--resume" in command and not (tmp_path / "held").exists()
+        return started(command, log) if is_held else Command(*command[3:], log=log)
 
     monkeypatch.setattr(runs, "started", starting)
     with pytest.raises(SystemExit) as ended:

@@ -69,8 +69,8 @@ CHECK_AND_RUN = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from made_children import fork
-fork()
+from made_children import forks_from_here
+forks_from_here()
 sys.path.insert(0, "benchmarks")
 import gpu_check
 assert gpu_check.main() == 0

@@ -78,7 +78,7 @@ def test_make_test(clone, tmp_path):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_figures():
+def draws_nothing():
     """As where matplotlib is not installed: to draw the figures of reports takes longer than these runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)

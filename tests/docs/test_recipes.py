@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -18,9 +17,9 @@ from made_runs import small_corpus
 PAGE = page("recipes.md")
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_its_recipe_and_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)  # curves take longer than these runs
     (mine,) = blocks(PAGE, "yaml")
     (tmp_path / "mine.yaml").write_text(mine, encoding="utf-8")
     shutil.copytree(small_corpus(), tmp_path / "corpus")

@@ -95,14 +95,10 @@ def test_pretrain_prints_the_model_and_refuses_to_overwrite_it(corpus, capsys, t
 def test_a_signal_ends_a_run_with_its_status(corpus, tmp_path, sent, status):
     run, said = tmp_path / "run", tmp_path / "said"
     flags = ["--corpus", str(corpus), "--out", str(run), "--log_every=1", *SMALL, "--phase1.steps=100000"]
-    process = Command("pretrain", "bert-tiny", *flags, log=said)
-    try:
+    with Command("pretrain", "bert-tiny", *flags, log=said) as process:
         wait_for(lambda: has_line(run / "metrics.jsonl", '"train"') or process.poll() is not None)
         process.send_signal(sent)
         assert process.wait() == status, said.read_text()
-    finally:
-        process.kill()
-        process.wait()
     assert "Traceback" not in said.read_text()
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from dataclasses import replace
 
 import pytest
@@ -44,8 +43,8 @@ def test_a_model_below_another_file_of_that_name_and_one_called_by_a_dot_are_mea
         evaluate(".", rows(16, 2), report="../report/dev", **ON_CPU)
 
 
-def test_the_report_of_the_run_itself_is_not_written_over(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)  # its figures take longer than all else
+@pytest.mark.usefixtures("no_figures")
+def test_the_report_of_the_run_itself_is_not_written_over(run):
     report = run / "report" / "dev"
     with pytest.raises(BertsmithError, match="the report of the run itself") as caught:
         evaluate(run, rows(16, 2), report=report, **ON_CPU)

@@ -4,7 +4,6 @@ import copy
 import os
 import pickle
 import signal
-import sys
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -133,8 +132,8 @@ def test_a_forked_process_is_refused_until_it_has_one_thread(does, gives, model,
     assert ("forked from one that had used a model" in refused, given) == (True, gives)
 
 
-def test_a_text_does_for_a_path(labels, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)  # its figures take longer than all else
+@pytest.mark.usefixtures("no_figures")
+def test_a_text_does_for_a_path(labels, tmp_path):
     evaluate(labels, rows(8, 1), report=str(tmp_path / "report"))
     assert (tmp_path / "report" / "per_class.json").is_file()
     (tmp_path / "answers.json").write_text('{"1": "Ann"}')

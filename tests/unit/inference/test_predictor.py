@@ -4,7 +4,6 @@ import csv
 import errno
 import io
 import json
-import sys
 from dataclasses import asdict
 
 import numpy as np
@@ -390,9 +389,9 @@ def test_columns_of_labels_are_for_evaluate(classes, tmp_path, capsys, flag):
     assert f"there is no flag --columns.{flag}" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("kind", ["regress", "choice"])
-def test_where_a_report_is_is_logged(kind, tmp_path, said, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)  # its figures take longer than all else
+def test_where_a_report_is_is_logged(kind, tmp_path, said):
     rows = [{**row, "label": number % 2} for number, row in enumerate(KINDS[kind][3])]
     evaluate(made_head(kind, tmp_path / "model"), rows, report=tmp_path / "report", device="cpu")
     assert f"report: {tmp_path / 'report'}" in said.messages

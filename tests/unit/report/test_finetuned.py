@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,13 +27,8 @@ from bertsmith.tasks.report.report import (
 from bertsmith.tasks.scoring.calibration import calibrate
 from made_reports import Parsed, write_run
 
+pytestmark = pytest.mark.usefixtures("no_figures")
 NAMES = ("<b>costs $5</b>", "line\nbreak", "退款", "d" * 80)
-
-
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reports' own pictures are not drawn."""
-    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
 
 
 @pytest.fixture

@@ -131,17 +131,17 @@ def test_what_is_read_from_a_pipe_in_vain_is_named(monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
 @pytest.mark.parametrize("name", ["pipe", "rows.tsv"])
-def test_a_named_pipe_is_read_as_standard_input_is(tmp_path, name):
+def test_a_named_pipe_is_read_as_standard_input_is(tmp_path, name, request):
     """A tab parts the cells where the name says so, and a quote is then text."""
     os.mkfifo(tmp_path / name)
     content = b'text\tlabel\n"hello\ta\n' if name == "rows.tsv" else gzip.compress(b"text,label\nhello,a\n")
     writer = threading.Thread(target=(tmp_path / name).write_bytes, args=(content,))
     writer.start()
+    request.addfinalizer(gc.unfreeze)
     gc.freeze()  # what was there before is not looked through
     with warnings.catch_warnings(record=True, action="always", category=ResourceWarning) as left_open:
         assert parts(read_records(tmp_path / name)) == [('"hello' if name == "rows.tsv" else "hello", None, "a")]
         gc.collect()
-    gc.unfreeze()
     assert not left_open
     writer.join()
 

@@ -64,7 +64,7 @@ class Recording(TorchDispatchMode):
         """Runs them again, each result into the memory of the first one: no line of Python's is read again."""
         with torch.no_grad():
             for func, args, kwargs, first in self.calls:
-                if func.is_view or isinstance(first, int):  # a dtype is a number
+                if func.is_view or isinstance(first, int):  # operators give a dtype as its number
                     continue
                 again = func(*args, **kwargs)
                 pairs = zip(*([each] if torch.is_tensor(each) else each for each in (first, again)), strict=True)
