@@ -3,6 +3,7 @@ seconds to import."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -44,6 +45,9 @@ class Command:
     Those that torch reads when it is imported (OMP_NUM_THREADS, LRU_CACHE_CAPACITY) have no effect.
     """
 
+    way = "forkserver"
+    """Of multiprocessing; with "fork" it is a copy of this process."""
+
     keeps: object = None
     """What has to be there in this process while that one runs."""
 
@@ -60,7 +64,7 @@ class Command:
         environment: Mapping[str, str] | None = None,
         **variables: str,
     ) -> None:
-        context = fork_server()
+        context: Any = fork_server() if self.way == "forkserver" else multiprocessing.get_context(self.way)
         pipes = [context.Pipe(duplex=False) for _ in range(0 if log else 3)]
         theirs = [pipe[number > 0] for number, pipe in enumerate(pipes)]
         environment = {**(os.environ if environment is None else environment), **variables}
