@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.tasks.scoring import classes as class_scores
@@ -29,7 +29,6 @@ def columns(pairs):
     return predicted, true
 
 
-@settings(max_examples=30)
 @given(sides)
 def test_the_matrix_and_the_table_equal_scikit_learn(drawn):
     classes, pairs = drawn
@@ -60,7 +59,6 @@ def test_the_table_of_many_classes_takes_memory_for_the_pairs_that_occur():
     assert found.among([3, 7]).tolist() == [[0, 1], [0, 1]]
 
 
-@settings(max_examples=30)
 @given(sides)
 def test_figures_equal_scikit_learn(drawn):
     classes, pairs = drawn
@@ -101,7 +99,6 @@ def test_a_weight_is_how_often_a_row_is_there(drawn, seed):
     assert weighted == pytest.approx(repeated.of(np.ones(times.sum())), nan_ok=True)
 
 
-@settings(max_examples=30)
 @given(label_sides)
 def test_multi_label_metrics_equal_scikit_learn(drawn):
     predicted, true = drawn
