@@ -1,6 +1,6 @@
 """Promise: a run on garbage is not silent. Each of these faults, planted in the preset `bert-tiny`, raises a warning by
-its name, which the metrics keep; a run without a fault raises none. Models with a fault
-have one layer, and short sequences."""
+its name, which the metrics keep; a run without a fault raises none. Those with a fault
+have one layer and short sequences."""
 
 from __future__ import annotations
 
