@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.base.layout import IGNORED_LABEL, Ints, Layout, ranges, round_up
-from bertsmith.base.streams import UInt64s
+from bertsmith.base.streams import bits
 from bertsmith.batches.masking import MaskingSettings, mask
-from bertsmith.batches.pairs import Instances
+from bertsmith.batches.pairs import Instances, slots_of
 from bertsmith.batches.shapes import FixedShapes
 from bertsmith.tokens.special_ids import SpecialIds
 
@@ -55,14 +56,14 @@ class PretrainBatch:
 class Part:
     """Instances of one shard and the rows of the batch that they occupy.
 
-    tokens: of the shard. chosen: int64[n], numbers of the instances. rows: int64[n]. keys: uint64[n], for the masks.
+    tokens: of the shard. chosen: int64[n], numbers of the instances. rows: int64[n]. key: of the shard, for the masks.
     """
 
     tokens: NDArray[np.unsignedinteger[Any]]
     instances: Instances
     chosen: Ints
     rows: Ints
-    keys: UInt64s
+    key: int
 
 
 def pack(
@@ -73,17 +74,19 @@ def pack(
 ) -> PretrainBatch:
     """Builds the batch of all parts, whose rows together are 0 to S - 1, each once. One gather of tokens per part.
     is_continuation: as in `mask`."""
-    sequences = sum(len(part.rows) for part in parts)
-    a_length, b_length, lengths, labels = np.zeros((4, sequences), dtype=np.int64)
-    keys = np.zeros(sequences, dtype=np.uint64)
+    rows = np.concatenate([np.empty(0, np.int64), *(part.rows for part in parts)])
+    chosen, a_start, a_length, b_start, b_length, labels = np.zeros((6, len(rows)), dtype=np.int64)
+    keys = np.zeros(len(rows), dtype=np.uint64)
     for part in parts:
+        a_start[part.rows] = part.instances.a_start[part.chosen]
         a_length[part.rows] = part.instances.a_length[part.chosen]
+        b_start[part.rows] = part.instances.b_start[part.chosen]
         b_length[part.rows] = part.instances.b_length[part.chosen]
-        lengths[part.rows] = part.instances.lengths[part.chosen]
         labels[part.rows] = part.instances.next_sentence_label[part.chosen]
-        keys[part.rows] = part.keys
+        chosen[part.rows] = part.chosen
+        keys[part.rows] = part.key
     labels[b_length == 0] = IGNORED_LABEL
-    layout = Layout.from_lengths(lengths)
+    layout = Layout.from_lengths(slots_of(a_length, b_length))
     a_first = layout.first_slots + 1
     b_first = a_first + a_length + 1
 
@@ -91,12 +94,17 @@ def pack(
     hideable = np.ones(layout.tokens, dtype=np.bool_)
     hideable[layout.first_slots] = hideable[b_first - 1] = hideable[layout.offsets[1:] - 1] = False
     ids[layout.first_slots] = special.cls
-    for part in parts:
-        starts = np.concatenate((part.instances.a_start[part.chosen], part.instances.b_start[part.chosen]))
-        lengths = np.concatenate((a_length[part.rows], b_length[part.rows]))
-        slots = np.concatenate((a_first[part.rows], b_first[part.rows]))
-        ids[ranges(slots, lengths)] = part.tokens[ranges(starts, lengths)]
+    # Both segments of every row, the rows of each part together.
+    lengths, starts, slots = (
+        np.stack(segments, axis=1)[rows].ravel()
+        for segments in ((a_length, b_length), (a_start, b_start), (a_first, b_first))
+    )
+    sources, targets = ranges(starts, lengths), ranges(slots, lengths)
+    ends = np.concatenate(([0], np.cumsum(lengths)))[2 * np.cumsum([0, *(len(part.rows) for part in parts)])]
+    for part, (begin, end) in zip(parts, pairwise(ends.tolist()), strict=True):
+        ids[targets[begin:end]] = part.tokens[sources[begin:end]]
 
+    keys = bits(keys, chosen.astype(np.uint64))
     seen, masked_positions, masked_labels = mask(ids, hideable, layout, keys, masking, special, is_continuation)
     types = (layout.positions >= np.repeat(a_length + 2, layout.lengths)).astype(np.int64)
     return PretrainBatch(seen, types, layout.positions, layout, masked_positions, masked_labels, labels)

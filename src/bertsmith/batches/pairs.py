@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,9 +101,14 @@ class Instances:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """int64[n]: the slots of each in a batch, with [CLS] and a [SEP] after each segment."""
-        special = np.where(self.b_length > 0, SPECIAL_PIECES, SPECIAL_PIECES - 1)
-        return self.a_length.astype(np.int64) + self.b_length + special
+        """int64[n]: as `slots_of`."""
+        return slots_of(self.a_length, self.b_length)
+
+
+def slots_of(a_length: NDArray[np.integer[Any]], b_length: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """int64[n]: the slots of instances with these segments in a batch, with [CLS] and a [SEP] after each segment."""
+    special = np.where(b_length > 0, SPECIAL_PIECES, SPECIAL_PIECES - 1)
+    return a_length.astype(np.int64) + b_length + special
 
 
 class Draws(Protocol):

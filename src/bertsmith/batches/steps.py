@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertsmith.base import streams
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Ints, deal_within
 from bertsmith.base.log import warn
@@ -141,13 +140,13 @@ def totals(references: References, masking: MaskingSettings, pairs: PairSettings
 
 def build_batch(epochs: Epochs, references: References, masking: MaskingSettings) -> PretrainBatch:
     """Packs and masks these instances, in this order."""
+    order = np.lexsort((references.shards, references.epochs))
+    shards = np.stack((references.epochs, references.shards), axis=1)[order]
+    begins = np.flatnonzero(np.diff(shards, axis=0, prepend=-1).any(axis=1))
     parts = []
-    for epoch, shard in sorted(set(zip(references.epochs.tolist(), references.shards.tolist(), strict=True))):
-        rows = np.flatnonzero((references.epochs == epoch) & (references.shards == shard))
-        chosen = references.instances[rows]
-        drawn = epochs.drawn(epoch, shard)
-        keys = streams.bits(epochs.stream(epoch).key("masks", shard), chosen.astype(np.uint64))
-        parts.append(Part(drawn.tokens, drawn.instances, chosen, rows, keys))
+    for rows, (epoch, shard) in zip(np.split(order, begins)[1:], shards[begins].tolist(), strict=True):
+        drawn, key = epochs.drawn(epoch, shard), epochs.stream(epoch).key("masks", shard)
+        parts.append(Part(drawn.tokens, drawn.instances, references.instances[rows], rows, key))
     words = epochs.source.is_continuation if masking.whole_words else None
     return pack(parts, epochs.source.special, masking, words)
 

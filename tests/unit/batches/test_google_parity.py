@@ -98,9 +98,7 @@ def test_masks_equal_google_token_for_token() -> None:
 def test_packed_segments_and_labels_equal_google() -> None:
     shard, _, expected, ours = both(random_documents(3, 40), 64, 12345)
     everything = np.arange(len(ours))
-    batch = pack(
-        [Part(shard.tokens, ours, everything, everything, everything.astype(np.uint64))], SPECIAL, MaskingSettings()
-    )
+    batch = pack([Part(shard.tokens, ours, everything, everything, 0)], SPECIAL, MaskingSettings())
     unhidden = batch.input_ids.copy()
     unhidden[batch.masked_positions] = batch.masked_labels
     assert unhidden.tolist() == [token for each in expected for token in each.original]

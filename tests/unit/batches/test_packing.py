@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.layout import IGNORED_LABEL, round_up
-from bertsmith.base.streams import bits
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.packing import Part, fill, pack, ranges
 from bertsmith.batches.pairs import PairSettings, draw_pairs
@@ -23,7 +22,7 @@ def make_parts(seed: int, rows: int, single: bool = False) -> list[Part]:
         shard = make_shard(random_documents(seed + number, 20), first_id=10 + 20_000 * number)
         instances = draw_pairs(shard, seed, 48, PairSettings(0.5, 0.1, single))
         chosen = draw.integers(0, len(instances), len(taken))
-        parts.append(Part(shard.tokens, instances, chosen, taken, bits(number, chosen.astype(np.uint64))))
+        parts.append(Part(shard.tokens, instances, chosen, taken, number))
     return parts
 
 
