@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -10,13 +12,18 @@ import numpy as np
 import pytest
 
 from bertsmith.base.files import read_json
+from bertsmith.bench.batches.bench import tables as tables_of_batch_cases
 from bertsmith.bench.finetune.results import speed_table
+from bertsmith.bench.measure import Measured
 from bertsmith.bench.predict.bench import tables as tables_of_prediction
+from bertsmith.bench.prepare.bench import Case, Side
+from bertsmith.bench.prepare.bench import tables as tables_of_prepare
 from bertsmith.bench.reference.bench import tables as tables_of_reference
 from bertsmith.bench.scaling.bench import tables as tables_of_scaling
 from bertsmith.bench.serve.results import tables_of as tables_of_serving
 from bertsmith.bench.step.results import ladder_table, steps_table, time_table
 from bertsmith.bench.table import Table
+from bertsmith.bench.text import Text
 from made_commands import called
 from made_pages import ROOT, page
 
@@ -193,10 +200,30 @@ def profiles(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {row["case"].removeprefix("time: "): row for row in rows if "groups" in row}
 
 
+def measured(row: dict[str, Any]) -> Measured:
+    return Measured(**{each.name: row[each.name] for each in fields(Measured)})
+
+
+def tables_of_preparing(rows: list[dict[str, Any]]) -> list[Table]:
+    texts = (Text(Path(), row["text_bytes"], row["documents"]) for row in rows)
+    sides = (Side(row["side"], row["label"], {}) for row in rows)
+    return tables_of_prepare([Case(*each) for each in zip(sides, texts, map(measured, rows), strict=True)])
+
+
+def tables_of_batches(rows: list[dict[str, Any]]) -> list[Table]:
+    """The first three, which the page has."""
+    found: dict[int, dict[str, Measured]] = {}
+    for row in rows:
+        found.setdefault(row["length"], {})[row["case"]] = measured(row)
+    return tables_of_batch_cases(found, corpus_tokens=33_894_273)[:3]
+
+
 @pytest.mark.parametrize(
     ("shown", "name", "tables_of"),
     [
         ("scaling.md", "scaling-amd.json", tables_of_scaling),
+        ("speed.md", "prepare.json", tables_of_preparing),
+        ("speed.md", "batches.json", tables_of_batches),
         ("serving.md", "serve-amd.json", lambda rows: tables_of_serving(rows)[:-1]),  # The last is of the generator.
         ("serving.md", "serve-ours-amd.json", lambda rows: tables_of_serving(rows)[:-1]),
         ("serving.md", "serve-avx512.json", lambda rows: tables_of_serving(rows)[:-1]),

@@ -49,7 +49,7 @@ def bench_batches(options: BenchOptions, folder: Path) -> Report:
         for length, cases in found.items()
         for what, measured in cases.items()
     ]
-    return Report(about, rows, _tables(found, tokens))
+    return Report(about, rows, tables(found, tokens))
 
 
 def _measured(corpus: Corpus, length: int, folder: Path, against_datasets: bool) -> dict[str, Measured]:
@@ -66,7 +66,8 @@ def _measured(corpus: Corpus, length: int, folder: Path, against_datasets: bool)
     return found
 
 
-def _tables(measured: dict[int, dict[str, Measured]], corpus_tokens: int) -> list[Table]:
+def tables(measured: dict[int, dict[str, Measured]], corpus_tokens: int) -> list[Table]:
+    """The tables of all cases, by length and name."""
     lengths = measured.items()
     return [
         Table(

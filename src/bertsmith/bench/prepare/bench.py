@@ -93,7 +93,7 @@ def bench_prepare(options: BenchOptions, folder: Path) -> Report:
         "CPU time is user and system of all processes, without the imports of the main one; peak memory is the most "
         "that all processes held at one time, shared memory counted once",
     ]
-    return Report(about, [case.row() for case in cases], [_speed(cases), _memory(cases)])
+    return Report(about, [case.row() for case in cases], tables(cases))
 
 
 def _measured(side: Side, text: Text, vocabulary: Path, out: Path) -> Case:
@@ -106,6 +106,11 @@ def _measured(side: Side, text: Text, vocabulary: Path, out: Path) -> Case:
         given = f"it was given {text.documents:,} of {text.text_bytes:,} bytes"
         raise BertsmithError(f"{what}; {given}: the comparison would not be one", text.path, "report this")
     return Case(side, text, measured)
+
+
+def tables(cases: Sequence[Case]) -> list[Table]:
+    """Speed and memory."""
+    return [_speed(cases), _memory(cases)]
 
 
 def _last(cases: Sequence[Case]) -> list[Case]:
