@@ -5,6 +5,7 @@ Legend: T token slots, S sequence slots, M masked slots.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Self, TypeVar
@@ -20,7 +21,6 @@ TILE = 128
 """Token slots and masked slots are multiples of this: matrix products are fastest on whole tiles."""
 # Room above the expectation: a factor on the mean, and standard deviations of a step's tokens.
 _MARGIN, _DEVIATIONS = 1.01, 3.0
-_MOST_MICRO_BATCHES = 1 << 20
 Count = TypeVar("Count", int, Ints)
 
 
@@ -59,9 +59,11 @@ class FixedShapes:
         deviation = math.sqrt(float(weights @ (lengths - mean) ** 2) * global_batch)
         expected = mean * global_batch
         least = check_budget(budget_tokens, longest)
-        for micro_batches in range(1, _MOST_MICRO_BATCHES):
+        needed = _MARGIN * expected + _DEVIATIONS * deviation
+        # Fewer cannot hold them, and to count up from 1 takes long where there are billions.
+        for micro_batches in itertools.count(max(1, math.floor(needed / (ranks * budget_tokens)))):
             bins = ranks * micro_batches
-            tokens = max(tiles((_MARGIN * expected + _DEVIATIONS * deviation) / bins), least)
+            tokens = max(tiles(needed / bins), least)
             if tokens <= budget_tokens:
                 break
         predictions = np.where(weights > 0, masking.predictions(lengths), 0)

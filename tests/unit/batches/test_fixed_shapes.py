@@ -138,6 +138,13 @@ def test_real_lengths_of_large_steps_fill_their_shape(global_batch: int, least: 
     assert set(taken) <= {shapes.micro_batches}, "what is expected fits"
 
 
+@pytest.mark.parametrize("global_batch", [10**9, 10**15])
+def test_a_step_of_billions_of_sequences_stays_within_the_budget(global_batch: int) -> None:
+    shapes = shapes_for(np.array([30, 50, 64]), global_batch, ranks=2)
+    assert shapes.tokens == 1024
+    assert 0.98 < shapes.expected_fill <= 1
+
+
 def test_no_room_for_the_longest_sequence_is_said() -> None:
     with pytest.raises(BertsmithError, match="no room for a sequence of 64"):
         shapes_for(np.full(10, 40), 16, budget=100)
