@@ -3,6 +3,7 @@ to trust a score."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -116,7 +117,10 @@ def test_the_kept_seed_is_the_best_the_middle_or_the_last() -> None:
     scores = [0.7, 0.9, 0.8, 0.9, 0.6]
     assert [kept_seed(name, scores) for name in ("best", "median", "last")] == [1, 2, 4]
     assert [kept_seed("median", scores[:count]) for count in range(1, 5)] == [0, 0, 2, 2]
-    assert kept_seed("best", [0.5, 0.5]) == 0
+    for count in range(1, 5):
+        assert {kept_seed(name, [0.5] * count) for name in ("best", "median")} == {0}, "the first of equals"
+    for some in itertools.permutations([0.5, 0.5, 0.6, 0.7]):
+        assert [some[kept_seed(name, some)] for name in ("best", "median")] == [0.7, 0.5], "whatever the order"
 
 
 @pytest.mark.parametrize("keep", ["median", "last"])

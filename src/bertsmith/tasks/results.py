@@ -222,8 +222,8 @@ def kept_seed(keep_seed: str, scores: Sequence[float]) -> int:
     """The place of the seed whose model is kept, of equals the first; the lower one of two in the middle."""
     if keep_seed == LAST:
         return len(scores) - 1
-    order = sorted(range(len(scores)), key=lambda place: (scores[place], -place))
-    return order[(len(scores) - 1) // 2] if keep_seed == MEDIAN else order[-1]
+    rising = sorted(scores)
+    return scores.index(rising[(len(scores) - 1) // 2 if keep_seed == MEDIAN else -1])
 
 
 def results_of(

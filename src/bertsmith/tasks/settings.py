@@ -134,7 +134,8 @@ class FinetuneSettings(TypeChecked):
     """How many times to train, each time from another seed (head, order, dropout); the log gives mean and deviation."""
     keep_seed: Literal["best", "median", "last"] = "best"
     """Which model is kept: that of the best seed; of the median seed (with an even number of seeds, the lower of the
-    middle two); or of the last seed after its last step, so that the dev rows choose nothing."""
+    middle two), of equal ones the first; or of the last seed after its last step, so that the dev rows choose
+    nothing."""
     seed: int = 42
     """The first seed."""
     folds: int = 0
