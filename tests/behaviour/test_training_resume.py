@@ -17,7 +17,7 @@ from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
 from made_kills import Moment, drawing
-from made_runs import corpus, figures, ran, signalled_after, small_corpus, small_recipe, weights
+from made_runs import corpus, figures, ran, signalled_after, small_corpus, small_recipe, stopped_after, weights
 
 # Some 140 to 190 instances an epoch, by the Python whose documentation they are of: the phase is in its third epoch or
 # later at its end, and lines come every three steps, so a stop falls between two.
@@ -100,6 +100,23 @@ def test_another_recipe_is_refused_by_the_names_of_its_keys(unbroken: Run) -> No
         assert part in error.what
     assert "log_every" not in error.what
     assert "phase1" not in error.what
+
+
+@pytest.mark.parametrize("lost", ["phase", "steps", "loss"])
+def test_a_line_of_metrics_that_lacks_a_figure_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    recipe = small_recipe(phase1__steps=3, phase2__steps=0)
+    stopped_after(2, monkeypatch, recipe, tmp_path / "run")
+    path = tmp_path / "run" / "metrics.jsonl"
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    number, changed = next((number, each) for number, each in enumerate(records, start=1) if each["kind"] == "train")
+    del changed[lost]
+    path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+    with pytest.raises(BertsmithError, match=f"lacks {lost}") as caught:
+        pretrain(recipe, corpus(), tmp_path / "run", resume=True)
+    assert caught.value.what == f"line {number} (train, step 1) lacks {lost}"
+    assert caught.value.where == str(path)
 
 
 def test_another_corpus_is_refused(unbroken: Run, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from bertsmith.training.records.names import (
     STOPPED_MARK,
     TASK,
     TRIALS_FOLDER,
+    fault_of,
     flat,
 )
 from bertsmith.weights.names import CONFIG_FILE, FINETUNE_FILE
@@ -208,10 +209,10 @@ def _records(run: RunRead, path: Path) -> Iterator[dict[str, Any]]:
     with files.read_errors(path), open(path, "rb") as file:
         for line in file:
             try:
-                record = json.loads(line) if line.endswith(b"\n") else None
+                record: Any = json.loads(line) if line.endswith(b"\n") else None
             except ValueError:
                 record = None
-            if isinstance(record, dict) and isinstance(record.get("kind"), str) and isinstance(record.get("step"), int):
+            if not fault_of(record):
                 yield record
             else:
                 run.unreadable[path.name] = run.unreadable.get(path.name, 0) + 1

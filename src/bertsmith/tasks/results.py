@@ -242,7 +242,7 @@ def results_of(
     """
     found = []
     for seed in seeds:
-        of_seed = [each for each in records if each.get("seed") == seed]
+        of_seed = [each for each in records if each.get("seed") == seed and "seed_step" in each]
         measured: dict[int, EpochResult] = {}
         for record in (each for each in of_seed if each["kind"] == "evaluation"):
             figures = {name: value for name, value in record.items() if isinstance(value, float)}

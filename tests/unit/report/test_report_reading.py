@@ -59,11 +59,12 @@ def test_a_run_without_figures_makes_a_page(tmp_path: Path) -> None:
 def test_a_line_that_was_cut_short_is_counted_and_the_others_are_shown(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", LINES)
     with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:
-        file.write('\nnull\n[1]\n{"kind": "train"}\n\xff\n{"kind": "train", "step": 6, "lo')
+        file.write('\nnull\n[1]\n{"kind": "train"}\n{"kind": "train", "step": 6, "tokens": "many"}\n\xff\n')
+        file.write('{"kind": "train", "step": 6, "lo')
     (run,) = read_runs([folder])
-    assert run.unreadable == {"metrics.jsonl": 6}
+    assert run.unreadable == {"metrics.jsonl": 7}
     assert run.step == 5
-    assert "6 lines of metrics.jsonl cannot be read" in shown(folder).text
+    assert "7 lines of metrics.jsonl cannot be read" in shown(folder).text
 
 
 def test_a_fine_tuning_run_that_is_not_finished_says_so(tmp_path: Path) -> None:

@@ -65,6 +65,9 @@ def test_records_of_steps_that_all_overflowed_fp16_are_not_missing() -> None:
     assert results_of(Path("metrics.jsonl"), more[::-1], [0], "accuracy", 1, [1], 0)[0].epochs[0].train_loss == 3.0
     with pytest.raises(BertsmithError, match="records of seed 0 are missing"):
         results_of(Path("metrics.jsonl"), records[1:], [0], "accuracy", 1, [1], 0)
+    del records[1]["seed_step"]  # by hand
+    with pytest.raises(BertsmithError, match="records of seed 0 are missing"):
+        results_of(Path("metrics.jsonl"), records, [0], "accuracy", 1, [1], 0)
 
 
 def test_a_loss_of_nothing_is_null_in_json_and_comes_back(tmp_path: Path) -> None:

@@ -109,6 +109,10 @@ def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
         path.write_bytes(b'{"kind": "train", "step": 1}\n' + other)
         with pytest.raises(BertsmithError, match="line 2 is no record"):
             read_metrics(path)
+    for kind in ("train", "evaluation"):
+        path.write_text(json.dumps(record(kind, 1) | {"steps": "ten"}) + "\n", encoding="utf-8")
+        with pytest.raises(BertsmithError, match="line 1 is no record: its steps is no number"):
+            read_metrics(path)
 
 
 def test_a_log_that_is_gone_is_warned_of_when_a_run_goes_on(

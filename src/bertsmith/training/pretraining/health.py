@@ -46,6 +46,17 @@ SHOWN = 16
 """Instances that the command in a message prints; a line of metrics may have hundreds of thousands."""
 
 
+_OF_AN_EVALUATION = ("masked_loss", "masked_accuracy", "unigram_loss", "most_frequent_accuracy")
+_OF_A_LINE = ("phase", "phase_step", "steps", "sequences", "loss", "masked_loss", "masked_accuracy", "learning_rate")
+_SEEN = {"warning": ("name",), "train": _OF_A_LINE, "evaluation": _OF_AN_EVALUATION}
+
+
+def lacking(record: Mapping[str, Any]) -> list[str]:
+    """What a record that `Health` would see lacks, as one that was changed by hand may."""
+    overflowed = record["kind"] == "train" and "masked_loss" not in record
+    return [] if overflowed else [name for name in _SEEN.get(record["kind"], ()) if name not in record]
+
+
 @dataclass
 class Health:
     """A `Watch`. guessing: the loss of guessing evenly, masked words and next sentences added, with what the spread of

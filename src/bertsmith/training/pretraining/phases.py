@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 from bertsmith.base import ranks
-from bertsmith.base.log import log_choice, say, warn
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import first_of, log_choice, say, warn
 from bertsmith.batches.loader import Loader, WaitFor, await_index
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
@@ -24,7 +26,7 @@ from bertsmith.training.checkpoints import Position
 from bertsmith.training.loop import Stage, Trainer, run_stages
 from bertsmith.training.pace import Pace
 from bertsmith.training.pretraining.continued import BEFORE, Figures, TwoTexts
-from bertsmith.training.pretraining.health import Health
+from bertsmith.training.pretraining.health import Health, lacking
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.start import check_start, check_text, check_trained_start, guessing_loss
 from bertsmith.training.records.meters import read_metrics
@@ -69,8 +71,7 @@ def run_phases(
     select = {max(phases): _SELECT} if unweighted else {}
     if trainer.metrics is not None and unweighted:
         trainer.watch = health = Health(guessing_loss(objective, spread))
-        for record in read_metrics(trainer.metrics.path):
-            health.see(record)
+        _recall(health, trainer.metrics.path)
 
     def measure(kind: str, when: str) -> None:
         for length in lengths:
@@ -100,6 +101,15 @@ def run_phases(
     best = trainer.position.best
     found = {} if best is None else {"best_step": best.step, f"best_{_SELECT}": -best.score}
     trainer.write("end", {"tokens": trainer.position.tokens, **found})
+
+
+def _recall(health: Health, path: Path) -> None:
+    """Shows it what the run has recorded before. Raises BertsmithError for a record that lacks what its kind has."""
+    for number, record in enumerate(read_metrics(path), start=1):
+        if lacks := lacking(record):
+            what = f"line {number} ({record['kind']}, step {record['step']:,}) lacks {first_of(lacks)}"
+            raise BertsmithError(what, path, "remove that line, or put the file back from a copy")
+        health.see(record)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeGuard
+from typing import Any, Self
 
 import torch
 
@@ -23,7 +23,7 @@ from bertsmith.base.log import counted, warn
 from bertsmith.base.ranks import sum_over_ranks, world_size
 from bertsmith.training.objective import nothing
 from bertsmith.training.records.appended import AppendedFile
-from bertsmith.training.records.names import METRICS_FILE
+from bertsmith.training.records.names import METRICS_FILE, fault_of
 from bertsmith.training.records.sinks import Sink
 from bertsmith.training.records.tensorboard import Board, numbers_of
 from bertsmith.training.step import StepSums
@@ -201,20 +201,17 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         fix = "remove that line, or put the file back from a copy"
         try:
-            found = json.loads(line) if line else None
+            found: Any = json.loads(line) if line else None
         except ValueError as error:
             raise BertsmithError(f"line {number} is not JSON ({error})", path, fix) from error
-        if _is_record(found):
+        fault = fault_of(found)
+        if not fault:
             records.append(with_nan(found))
         elif line:
-            raise BertsmithError(f"line {number} is no record: it has no kind and step", path, fix)
+            raise BertsmithError(f"line {number} is no record: {fault}", path, fix)
     with suppress(ValueError):
-        records += map(with_nan, filter(_is_record, [json.loads(last)]))
+        records += [with_nan(each) for each in [json.loads(last)] if not fault_of(each)]
     return records
-
-
-def _is_record(found: Any) -> TypeGuard[dict[str, Any]]:
-    return isinstance(found, dict) and isinstance(found.get("kind"), str) and type(found.get("step")) is int
 
 
 def forget_after(path: Path, step: int, unmeasured: bool = False, pending: int = 0) -> int:

@@ -21,6 +21,16 @@ STAGES = ("phase", "seed", "fold", "share")
 ENVIRONMENT, WARNING, ERROR = "environment", "warning", "error"
 
 
+def fault_of(found: Any) -> str:
+    """What keeps a line of JSON from being a record, in words; "" for a record."""
+    if not isinstance(found, dict) or not isinstance(found.get("kind"), str) or type(found.get("step")) is not int:
+        return "it has no kind and step"
+    if found["kind"] in ("train", "evaluation"):
+        odd = [name for name, value in found.items() if name != "kind" and not isinstance(value, int | float | None)]
+        return f"its {odd[0]} is no number" if odd else ""
+    return ""
+
+
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested values by dotted names: {"phase1.steps": 100}."""
     found: dict[str, Any] = {}
