@@ -62,6 +62,18 @@ def test_bad_rows_are_left_out_named_and_counted(model, tmp_path, said):
     assert "8 rows predicted; 5 rows left out" in said.text
 
 
+def test_rows_that_have_a_prediction_are_refused_but_for_a_csv_file(model, tmp_path):
+    """As exports of labelling tools have one."""
+    source, out = tmp_path / "rows.jsonl", tmp_path / "out.csv"
+    source.write_text(json.dumps({"text": GOOD[0], "prediction": [{"label": "a"}]}) + "\n")
+    with pytest.raises(BertsmithError, match="has a column 'prediction' already") as caught:
+        predict_file(model, source, tmp_path / "out.jsonl", **CPU)
+    assert "rename or remove that column, or write to a .csv file" in caught.value.fix
+    assert predict_file(model, source, out, **CPU).rows == 1
+    (row,) = csv.DictReader(io.StringIO(out.read_text()))
+    assert json.loads(row["prediction"]) == [{"label": "a"}]
+
+
 @pytest.mark.parametrize("name", ["out.jsonl", "out.csv", "out.parquet"])
 def test_a_column_that_cannot_be_written_is_named(model, tmp_path, name):
     """As one of bytes in a parquet file, such as pictures beside their texts; and where its name is at fault."""

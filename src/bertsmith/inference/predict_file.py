@@ -89,7 +89,8 @@ class PredictWork(PartWork):
     def usable(self, where: str, row: Row | str) -> None:
         self._predictor.record(where, row)
         if not self._to_csv and PREDICTION in row:
-            raise BertsmithError(f"this row has a column '{PREDICTION}' already", where, "rename that column")
+            fix = "rename or remove that column, or write to a .csv file, whose further columns have other names"
+            raise BertsmithError(f"this row has a column '{PREDICTION}' already", where, fix)
 
     def answered(self, rows: list[Named], part: Part, account: Account, report: Report) -> bytes:
         predictions, sequences = self._predictor.predict(rows)

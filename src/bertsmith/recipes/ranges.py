@@ -106,6 +106,10 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     if model.hidden % model.heads:
         what = f"model.hidden {model.hidden} is not a multiple of model.heads {model.heads}"
         yield "model.heads", what, "choose a number of heads that divides the width"
+    limit = recipe.optimizer.max_gradient_norm
+    if 0 < limit < 1e-30:  # in fp32, gradients over it are infinite, and every update is one of zeros
+        what = f"optimizer.max_gradient_norm is {limit}"
+        yield "optimizer.max_gradient_norm", what, "use a number from 1e-30, or 0 for no clipping"
     taught = recipe.distillation
     if not any((taught.labels, taught.hidden, taught.attention, taught.values)):
         yield "distillation.labels", "no loss has a weight above 0", "set one of labels, hidden, attention, values"

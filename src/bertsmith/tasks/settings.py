@@ -208,8 +208,10 @@ class FinetuneSettings(TypeChecked):
         trainings = (self.seeds > 1, self.folds, self.learning_curve)
         _demand(any(trainings) or not self.side_by_side, "side_by_side", True, "it with seeds, folds or learning_curve")
         _demand(not (self.focal and self.label_smoothing), "focal", self.focal, "it without label_smoothing")
-        for name in ("weight_decay", "max_gradient_norm", "focal"):
+        for name in ("weight_decay", "focal"):
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a number from 0")
+        limit = self.max_gradient_norm  # in fp32, gradients over a smaller one are infinite, and every update is zero
+        _demand(limit == 0 or limit >= 1e-30, "max_gradient_norm", limit, "a number from 1e-30, or 0 for no clipping")
 
     @property
     def overlap(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,6 +20,7 @@ from bertsmith.tasks.reading.bad_rows import NOT_UTF8, Report, to_utf8
 _HEAD = 1 << 16
 JSON, CONLL = "json", "conll"
 _CONLL_NAMES = (CONLL, "iob", "iob2", "bio")
+_LONE_RETURN = re.compile(rb"\r(?!\r?\n)")
 _parsed: ContextVar[dict[str, Any] | None] = ContextVar("parsed", default=None)
 DocumentRow = tuple[str, dict[str, Any]]
 
@@ -61,6 +63,8 @@ def _sentences(lines: Iterable[tuple[int, bytes]], part: Slice, report: Report) 
             counts = sorted({len(columns) for columns in row.cells or []})
             what = f"the lines of this sentence have {' and '.join(map(str, counts))} columns"
             fix = "give every line a word, a tag, and as many columns"
+            if _LONE_RETURN.search(row.raw):
+                fix += "; a carriage return ends a line too, so remove any that stands within one"
             if row.fault == NOT_NUMBERED:
                 what = "the first column numbers the words of other sentences, and not of this one"
                 fix = "number its words one after the other, or leave the column out of the file"

@@ -94,8 +94,12 @@ def test_sentences_that_cannot_be_read_are_named_by_line(tmp_path):
         (f"{path}:1", "the lines of this sentence have 2 and 3 columns", b"Ann B-PER\nsleeps here O\n"),
         (f"{path}:4", "this sentence is not UTF-8", b"M\xfcller B-PER\n"),
     ]
-    with pytest.raises(BertsmithError, match="2 and 3 columns"):
+    with pytest.raises(BertsmithError, match="2 and 3 columns") as caught:
         read(path)
+    assert "carriage return" not in caught.value.fix
+    with pytest.raises(BertsmithError, match="1 and 2 columns") as caught:
+        read(write(path, b"Ann B-PER\r\nslee\rps O\r\r\n"))
+    assert "a carriage return ends a line too" in caught.value.fix
 
 
 def squad(version):
