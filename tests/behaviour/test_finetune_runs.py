@@ -58,6 +58,21 @@ def unbroken(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(folder / "run")
 
 
+def test_each_step_draws_dropout_of_its_own(model: Path, tmp_path: Path) -> None:
+    """Every step is on the same two rows with the same weights: the rate is too low to change one in fp32."""
+
+    def losses(name: str, dropout: float) -> list[float]:
+        made = replace(QUICK, epochs=8, learning_rate=1e-30, log_every=1, dropout=dropout, attention_dropout=0.0)
+        bertsmith.finetune("classify", model, DEV[4:6], DEV, tmp_path / name, settings=made)
+        return [each["loss"] for each in Run(tmp_path / name).metrics("train")]
+
+    assert {row["label"] for row in DEV[4:6]} == {"praise", "blame"}
+    assert max(without := losses("without", 0.0)) - min(without) < 1e-5, "in either order of the rows"
+    drawn = losses("drawn", 0.5)
+    assert len(set(drawn)) == 8, "each of the two orders comes several times"
+    assert losses("again", 0.5) == drawn
+
+
 def test_the_folder_is_a_run_folder(unbroken: Run, model: Path) -> None:
     recipe = yaml.safe_load((unbroken.folder / "recipe.yaml").read_text())
     assert (recipe["task"], recipe["model"]) == ("classify", str(model))
