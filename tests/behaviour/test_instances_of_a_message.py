@@ -95,6 +95,8 @@ def test_they_go_over_the_ends_of_epochs_and_a_run_by_time_has_those_of_its_metr
     recipe, known = run / "recipe.yaml", run / "run.json"
     recipe.write_text(recipe.read_text().replace("hours: 0.0", "hours: 1.0"))
     known.write_text(json.dumps(json.loads(known.read_text()) | {"recipe.hours": 1.0}))
+    with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:  # as a line that was changed by hand
+        file.write('{"kind": "train", "step": 4}\n{"kind": "train", "step": 4, "phase": 1}\n')
     assert main([*call, "--first-instance", "1000000"]) == 2
     assert "it has 0 to 499" in capsys.readouterr().err
 

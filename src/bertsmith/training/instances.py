@@ -70,5 +70,5 @@ def _steps(run: Path, recipe: Recipe, phase: int) -> int:
     """Of a phase; one that ends by time has those of its metrics, and those that may have followed their last line."""
     if not recipe.hours:
         return recipe.phase(phase).steps
-    taken = [int(each["phase_step"]) for each in Run(run).metrics("train") if each["phase"] == phase]
+    taken = [int(each.get("phase_step", 0)) for each in Run(run).metrics("train") if each.get("phase") == phase]
     return max(taken, default=0) + recipe.log_every
