@@ -188,11 +188,9 @@ class Captured:
         """Puts the parameters' gradients where the graph adds to them: what there is, or zeros."""
         fresh = []
         for each, own in self._own:
-            if each.grad is None:
-                fresh.append(own)
-            elif each.grad is not own:
-                own.copy_(each.grad)
-            each.grad = own
+            if (gradient := each.grad) is not own:  # as in the first of a step alone
+                fresh.append(own) if gradient is None else own.copy_(gradient)
+                each.grad = own
         if fresh:
             torch._foreach_zero_(fresh)
 

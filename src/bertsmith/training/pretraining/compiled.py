@@ -109,6 +109,7 @@ class CompiledStep:
         self._compiler, self._graphs, self._capture = compiler or COMPILER, graphs, capture
         self._captured: dict[Shape, Captured] = {}
         self._reasons: dict[Shape, str] = {}
+        self._attended: dict[Shape, int] = {}  # slots that attention works on in training, padding included
         self._programs: dict[tuple[str, Shape, bool], tuple[_Program, _Program, _Program]] = {}
 
     @property
@@ -152,7 +153,10 @@ class CompiledStep:
         sums.figures += figures
         sums.tokens += batch.tokens
         sums.slots += shape.tokens
-        sums.attention_places += self._attended(shape)
+        if shape not in self._attended:  # once: to find the back-end makes tensors and asks the driver
+            is_padded = self._back_end(shape) == "padded rows"
+            self._attended[shape] = shape.offsets().padded_places if is_padded else shape.tokens
+        sums.attention_places += self._attended[shape]
         sums.flop += flop_of(self._model.config, batch)
 
     def _losses(self, shape: Shape, row: Tensor) -> tuple[Tensor, Tensor]:
@@ -252,10 +256,6 @@ class CompiledStep:
     def _dtype(self) -> torch.dtype:
         """Of products."""
         return self._model.encoder.compute or self._model.masked_head.bias.dtype
-
-    def _attended(self, shape: Shape) -> int:
-        """The slots that attention works on, padding included."""
-        return shape.offsets().padded_places if self._back_end(shape) == "padded rows" else shape.tokens
 
     def _to_device(self, row: Ints) -> Tensor:
         return self._pinned(row).to(self._device, non_blocking=True)
