@@ -14,7 +14,6 @@ drops.npy         int64[D, 5]: (part, document) of every near-duplicate and of w
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -114,6 +113,10 @@ def sign_part(task: SignTask, folder: Path) -> dict[str, Any]:
 
 def signatures_of(texts: list[str], shingle: int) -> Signatures:
     """uint32[texts, 128]: of the runs of `shingle` words of each text, of all its words where it has fewer."""
+    from datasketch import MinHash
+
+    # One for all texts, as to make one takes longer than to fill it; what is put into it is hashed already.
+    sketch = MinHash(num_perm=PERMUTATIONS, seed=_SEED, scheme=_SCHEME, hashfunc=int)
     words = words_of(texts)
     hashes, firsts = words.ngrams(shingle)
     runs = np.searchsorted(words.texts[firsts], np.arange(len(texts) + 1))
@@ -121,22 +124,13 @@ def signatures_of(texts: list[str], shingle: int) -> Signatures:
     values = (hashes & np.uint64(0xFFFFFFFF)).tolist()
     out = np.empty((len(texts), PERMUTATIONS), np.uint32)
     for row in range(len(texts)):
-        sketch = _sketch()()
+        sketch.clear()
         for start in range(runs[row], runs[row + 1], _RUNS_AT_ONCE):
             sketch.update_batch(values[start : min(start + _RUNS_AT_ONCE, runs[row + 1])])
         if runs[row] == runs[row + 1]:
             sketch.update_batch((words.hashes[edges[row] : edges[row + 1]] & np.uint64(0xFFFFFFFF)).tolist())
         out[row] = sketch.hashvalues
     return out
-
-
-@lru_cache(maxsize=1)
-def _sketch() -> Callable[[], Any]:
-    """Makes empty sketches that share their permutations; what is put into them is hashed already."""
-    from datasketch import MinHash
-
-    permutations = MinHash(num_perm=PERMUTATIONS, seed=_SEED, scheme=_SCHEME).permutations
-    return lambda: MinHash(num_perm=PERMUTATIONS, seed=_SEED, scheme=_SCHEME, permutations=permutations, hashfunc=int)
 
 
 def band_hashes(signatures: Signatures, rows: int) -> NDArray[np.uint64]:
