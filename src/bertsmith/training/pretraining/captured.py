@@ -188,9 +188,14 @@ class Captured:
         """Puts the parameters' gradients where the graph adds to them: what there is, or zeros."""
         fresh = []
         for each, own in self._own:
-            if (gradient := each.grad) is not own:  # as in the first of a step alone
-                fresh.append(own) if gradient is None else own.copy_(gradient)
-                each.grad = own
+            gradient = each.grad
+            if gradient is own:  # as in all of a step but its first
+                continue
+            if gradient is None:
+                fresh.append(own)
+            else:
+                own.copy_(gradient)
+            each.grad = own
         if fresh:
             torch._foreach_zero_(fresh)
 
