@@ -34,7 +34,7 @@ UPDATE_BYTES = {"lamb": 40, "adamw": 28}
 """Read and written for a parameter: AdamW reads gradient, weight and two moments and writes three of them; LAMB, which
 moves weights once it knows the norms, reads weight and moments again."""
 TOKENS_BUILT_A_SECOND = 4.7e6
-"""Batches by one thread (docs/speed.md, reading back, at length 128); they are built while the step before is computed."""
+"""Batches of 128 by one thread (docs/speed.md, reading back); they are built while the step before is computed."""
 
 
 @dataclass(frozen=True)
