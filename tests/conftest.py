@@ -140,14 +140,17 @@ def no_kernels_left_behind() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_log_left_behind() -> Iterator[None]:
-    """A command line that a test runs sets up our log for its process; the next test begins with a plain logger."""
+    """A command line that a test runs sets up our log for its process, where a choice is said once; the next test
+    begins with a plain logger that has said nothing."""
     yield
     module = sys.modules.get("bertsmith.base.log")
-    if module is None or not any(isinstance(each, module._AboveBars) for each in module.logger.handlers):
+    if module is None:
         return
-    module.logger.handlers = [each for each in module.logger.handlers if not isinstance(each, module._AboveBars)]
-    module.logger.propagate = True
-    module.logger.setLevel("NOTSET")
+    module._said.clear()
+    if any(isinstance(each, module._AboveBars) for each in module.logger.handlers):
+        module.logger.handlers = [each for each in module.logger.handlers if not isinstance(each, module._AboveBars)]
+        module.logger.propagate = True
+        module.logger.setLevel("NOTSET")
 
 
 @pytest.fixture
