@@ -47,7 +47,7 @@ SHOWN = 16
 
 
 _OF_AN_EVALUATION = ("masked_loss", "masked_accuracy", "unigram_loss", "most_frequent_accuracy")
-_OF_A_LINE = ("phase", "phase_step", "steps", "sequences", "loss", "masked_loss", "masked_accuracy", "learning_rate")
+_OF_A_LINE = ("phase", "phase_step", "steps", "loss", "masked_loss", "masked_accuracy", "learning_rate")
 _SEEN = {"warning": ("name",), "train": _OF_A_LINE, "evaluation": _OF_AN_EVALUATION}
 
 
