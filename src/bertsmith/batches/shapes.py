@@ -61,10 +61,11 @@ class FixedShapes:
         least = check_budget(budget_tokens, longest)
         needed = _MARGIN * expected + _DEVIATIONS * deviation
         # Fewer cannot hold them, and to count up from 1 takes long where there are billions.
-        for micro_batches in itertools.count(max(1, math.floor(needed / (ranks * budget_tokens)))):
+        largest = budget_tokens // TILE * TILE
+        for micro_batches in itertools.count(max(1, math.floor(needed / (ranks * largest)))):
             bins = ranks * micro_batches
             tokens = max(tiles(needed / bins), least)
-            if tokens <= budget_tokens:
+            if tokens <= largest:
                 break
         predictions = np.where(weights > 0, masking.predictions(lengths), 0)
         share = float(weights @ predictions) / mean

@@ -138,10 +138,12 @@ def test_real_lengths_of_large_steps_fill_their_shape(global_batch: int, least: 
     assert set(taken) <= {shapes.micro_batches}, "what is expected fits"
 
 
+@pytest.mark.parametrize(("budget", "whole"), [(1024, 1024), (1000, 896), (255, 128)])
 @pytest.mark.parametrize("global_batch", [10**9, 10**15])
-def test_a_step_of_billions_of_sequences_stays_within_the_budget(global_batch: int) -> None:
-    shapes = shapes_for(np.array([30, 50, 64]), global_batch, ranks=2)
-    assert shapes.tokens == 1024
+def test_a_step_of_billions_of_sequences_stays_within_the_budget(global_batch: int, budget: int, whole: int) -> None:
+    """Found at once, although there are as many micro-batches, and where the budget is no multiple of a tile."""
+    shapes = shapes_for(np.array([30, 50, 64]), global_batch, ranks=2, budget=budget)
+    assert shapes.tokens == whole
     assert 0.98 < shapes.expected_fill <= 1
 
 
