@@ -141,11 +141,14 @@ def test_flags_that_the_recipe_does_not_read_are_said(said):
         ("masking: {rate: .inf}", "masking.rate is inf", "mine.yaml, masking.rate", "below 1"),
         ("hours: 1e300", "hours is 1e+300", "mine.yaml, hours", "to 1e+06"),
         ("optimizer: {epsilon: 1e-50}", "optimizer.epsilon is 1e-50", "mine.yaml, optimizer.epsilon", "from 1e-30"),
-        (
-            "optimizer: {max_gradient_norm: 1e-39}",
-            "norm is 1e-39",
-            "mine.yaml, optimizer",
-            "1e-30, or 0 for no clipping",
+        *(
+            (
+                f"optimizer: {{max_gradient_norm: {value}}}",
+                "norm is ",
+                "mine.yaml, optimizer",
+                "1e-06, or 0 for no clip",
+            )
+            for value in ("9e-7", ".nan", "-1")
         ),
         ("optimizer: {weight_decay: 1e300}", "weight_decay is 1e+300", "mine.yaml, optimizer", "to 1e+06"),
         ("seed: 1\nseed: 2", "'seed' is given twice", "mine.yaml, line 2", "YAML"),
