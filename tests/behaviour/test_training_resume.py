@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import signal
 from pathlib import Path
@@ -102,21 +103,27 @@ def test_another_recipe_is_refused_by_the_names_of_its_keys(unbroken: Run) -> No
     assert "phase1" not in error.what
 
 
-@pytest.mark.parametrize("lost", ["phase", "steps", "loss"])
-def test_a_line_of_metrics_that_lacks_a_figure_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
-) -> None:
+def test_a_line_of_metrics_that_lacks_a_figure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = small_recipe(phase1__steps=3, phase2__steps=0)
     stopped_after(2, monkeypatch, recipe, tmp_path / "run")
     path = tmp_path / "run" / "metrics.jsonl"
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    number, changed = next((number, each) for number, each in enumerate(records, start=1) if each["kind"] == "train")
-    del changed[lost]
-    path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
-    with pytest.raises(BertsmithError, match=f"lacks {lost}") as caught:
-        pretrain(recipe, corpus(), tmp_path / "run", resume=True)
-    assert caught.value.what == f"line {number} (train, step 1) lacks {lost}"
-    assert caught.value.where == str(path)
+    place, whole = next((place, each) for place, each in enumerate(records) if each["kind"] == "train")
+    for lost, value in (
+        ("phase", None),
+        ("steps", None),
+        ("loss", None),
+        ("loss", math.nan),
+        ("masked_loss", math.inf),
+    ):
+        records[place] = {name: each for name, each in whole.items() if name != lost}
+        if value is not None:
+            records[place][lost] = value
+        path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+        with pytest.raises(BertsmithError, match=f"lacks {lost}") as caught:
+            pretrain(recipe, corpus(), tmp_path / "run", resume=True)
+        assert caught.value.what == f"line {place + 1} (train, step 1) lacks {lost}"
+        assert caught.value.where == str(path)
 
 
 def test_another_corpus_is_refused(unbroken: Run, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.tasks.results import TEST
-from bertsmith.training.records.names import STAGES
+from bertsmith.training.records.names import PLACE, STAGES
 
 Floats = NDArray[np.float64]
 
@@ -19,7 +19,6 @@ TRAINING, HELD_OUT, TEST_ROWS = "training", "held out", "test"
 PHASE = "phase"
 # What a coordinate of a curve can be; more is no figure that anybody would want to see drawn.
 _LARGEST = 1e100
-_OF_RECORDS = ("kind", "step", *STAGES, *(f"{kind}_step" for kind in STAGES))
 
 
 def stage_of(record: Mapping[str, Any]) -> tuple[str, Any]:
@@ -79,7 +78,7 @@ class Curves:
         if kind == PHASE:
             self.phases.setdefault(label, step)
         for name, value in record.items():
-            if isinstance(value, float) and name not in _OF_RECORDS:
+            if isinstance(value, float) and name not in PLACE:
                 source = TRAINING if training else TEST_ROWS if name.startswith(TEST) else HELD_OUT
                 self._put((name.removeprefix(TEST), source, stage), step, value)
 

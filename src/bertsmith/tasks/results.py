@@ -245,12 +245,12 @@ def results_of(
         of_seed = [each for each in records if each.get("seed") == seed and "seed_step" in each]
         measured: dict[int, EpochResult] = {}
         for record in (each for each in of_seed if each["kind"] == "evaluation"):
-            figures = {name: value for name, value in record.items() if isinstance(value, float)}
+            figures = _figures(record, metric)
             test = {name.removeprefix(TEST): value for name, value in figures.items() if name.startswith(TEST)}
             dev = {name: value for name, value in figures.items() if not name.startswith(TEST)}
             step = record["seed_step"]
             loss = _mean_loss(of_seed, max(measured, default=0), step)
-            if loss is None:
+            if loss is None or metric not in dev:
                 raise _lost_records(path, "seed", seed)
             measured[step] = EpochResult(loss, dev, test or None, step / epoch_steps)
         scores = [each.dev[metric] for each in measured.values()]
@@ -264,17 +264,23 @@ def results_of(
 
 
 def last_figures(
-    path: Path, records: Sequence[Mapping[str, Any]], kind: str, labels: Sequence[int]
+    path: Path, records: Sequence[Mapping[str, Any]], kind: str, labels: Sequence[int], metric: str
 ) -> dict[str, dict[str, float]]:
     """Every figure on the rows held out from these stages of a kind, after their last steps, by the stage's label.
-    Raises BertsmithError where one's record is missing. path: of the records."""
-    found = {each[kind]: each for each in records if each["kind"] == "evaluation" and kind in each}
+    Raises BertsmithError where one's record, or its score by the metric, is missing. path: of the records."""
+    found = {each[kind]: _figures(each, metric) for each in records if each["kind"] == "evaluation" and kind in each}
     for label in labels:
-        if label not in found:
+        if metric not in found.get(label, {}):
             raise _lost_records(path, kind, label)
+    return {str(label): found[label] for label in labels}
+
+
+def _figures(record: Mapping[str, Any], metric: str) -> dict[str, float]:
+    """The figures of an evaluation, which are floats; in a file changed by hand the score may be 1, not 1.0."""
     return {
-        str(label): {name: value for name, value in found[label].items() if isinstance(value, float)}
-        for label in labels
+        name: float(value)
+        for name, value in record.items()
+        if isinstance(value, float) or name.removeprefix(TEST) == metric
     }
 
 
@@ -284,18 +290,20 @@ def _lost_records(path: Path, kind: str, label: int) -> BertsmithError:
 
 
 def _mean_loss(records: Sequence[Mapping[str, Any]], begin: int, end: int) -> float | None:
-    """The mean loss of a label over the steps of a seed behind `begin` and up to `end`; None without records of them,
-    NaN where no label counted. records: of the seed."""
+    """The mean loss of a label over the steps of a seed behind `begin` and up to `end`; None without records of them
+    that say of how many, NaN where no label counted. records: of the seed."""
     inside = [each for each in records if each["kind"] == "train" and begin < each["seed_step"] <= end]
+    if not inside or any("count" not in each and "steps" not in each for each in inside):
+        return None
     known = [each for each in inside if "loss" in each]
     labels = sum(map(_weight, known))
     total = sum(each["loss"] * _weight(each) for each in known)
-    return None if not inside else float(total / labels) if labels else math.nan
+    return float(total / labels) if labels else math.nan
 
 
 def _weight(record: Mapping[str, Any]) -> float:
     """Of the mean loss of some steps: its labels, or where it is a sum of several losses its steps."""
-    return float(record.get("count", record["steps"]))
+    return float(record["count"] if "count" in record else record["steps"])
 
 
 def _deviation(scores: Sequence[float]) -> float:

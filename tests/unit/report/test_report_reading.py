@@ -60,11 +60,15 @@ def test_a_line_that_was_cut_short_is_counted_and_the_others_are_shown(tmp_path:
     folder = write_run(tmp_path / "run", LINES)
     with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:
         file.write('\nnull\n[1]\n{"kind": "train"}\n{"kind": "train", "step": 6, "tokens": "many"}\n\xff\n')
+        for name in ("steps", "seconds_per_step", "seed_step"):
+            file.write(
+                f'{{"kind": "train", "step": 6, "{name}": null}}\n{{"kind": "train", "step": 6, "{name}": 1e999}}\n'
+            )
         file.write('{"kind": "train", "step": 6, "lo')
     (run,) = read_runs([folder])
-    assert run.unreadable == {"metrics.jsonl": 7}
+    assert run.unreadable == {"metrics.jsonl": 13}
     assert run.step == 5
-    assert "7 lines of metrics.jsonl cannot be read" in shown(folder).text
+    assert "13 lines of metrics.jsonl cannot be read" in shown(folder).text
 
 
 def test_a_fine_tuning_run_that_is_not_finished_says_so(tmp_path: Path) -> None:

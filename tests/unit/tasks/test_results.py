@@ -46,9 +46,25 @@ def test_a_seed_without_records_is_not_left_out() -> None:
     with pytest.raises(BertsmithError, match="records of seed 1 are missing"):
         seeds_of([0.4, 0.5, 0.6], [], [0.4, 0.5, 0.6])
     record = {"kind": "evaluation", "fold": 1, "accuracy": 0.5}
-    assert last_figures(Path("metrics.jsonl"), [record], "fold", [1]) == {"1": {"accuracy": 0.5}}
+    assert last_figures(Path("metrics.jsonl"), [record], "fold", [1], "accuracy") == {"1": {"accuracy": 0.5}}
     with pytest.raises(BertsmithError, match="records of fold 2 are missing"):
-        last_figures(Path("metrics.jsonl"), [record], "fold", [1, 2])
+        last_figures(Path("metrics.jsonl"), [record], "fold", [1, 2], "accuracy")
+    with pytest.raises(BertsmithError, match="records of fold 1 are missing"):
+        last_figures(Path("metrics.jsonl"), [record], "fold", [1], "f1")
+
+
+def test_a_record_that_was_changed_by_hand_is_named_or_read_as_it_was() -> None:
+    train = {"kind": "train", "seed": 0, "seed_step": 1, "steps": 1, "loss": 1.0}
+    measured = {"kind": "evaluation", "seed": 0, "seed_step": 1, "accuracy": 1, "test_accuracy": 0}
+    (seed,) = results_of(Path("metrics.jsonl"), [train, measured], [0], "accuracy", 1, [1], 0)
+    assert (seed.epochs[0].dev, seed.epochs[0].test) == ({"accuracy": 1.0}, {"accuracy": 0.0})
+    for name in ("steps", "accuracy"):
+        changed = [{key: value for key, value in each.items() if key != name} for each in (train, measured)]
+        with pytest.raises(BertsmithError, match="records of seed 0 are missing"):
+            results_of(Path("metrics.jsonl"), changed, [0], "accuracy", 1, [1], 0)
+    train["count"] = train.pop("steps")
+    (seed,) = results_of(Path("metrics.jsonl"), [train, measured], [0], "accuracy", 1, [1], 0)
+    assert seed.epochs[0].train_loss == 1.0
 
 
 def test_records_of_steps_that_all_overflowed_fp16_are_not_missing() -> None:

@@ -109,9 +109,26 @@ def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
         path.write_bytes(b'{"kind": "train", "step": 1}\n' + other)
         with pytest.raises(BertsmithError, match="line 2 is no record"):
             read_metrics(path)
-    for kind in ("train", "evaluation"):
-        path.write_text(json.dumps(record(kind, 1) | {"steps": "ten"}) + "\n", encoding="utf-8")
-        with pytest.raises(BertsmithError, match="line 1 is no record: its steps is no number"):
+
+
+@pytest.mark.parametrize("value", ['"ten"', "null", "1e999", "-Infinity", "NaN", "1" + "0" * 400])
+def test_a_line_whose_counts_are_no_finite_numbers_is_no_record(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    for kind in ("train", "evaluation", "start", "before", "final", "end"):
+        for name in ("steps", "sequences", "seconds_per_step", "phase", "phase_step", "seed_step"):
+            path.write_text(f'{{"kind": "{kind}", "step": 1, "{name}": {value}}}\n', encoding="utf-8")
+            with pytest.raises(BertsmithError, match=f"line 1 is no record: its {name} is not a finite number"):
+                read_metrics(path)
+
+
+def test_a_figure_of_a_line_may_be_nan_but_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"kind": "final", "step": 1, "loss": null}\n', encoding="utf-8")
+    (found,) = read_metrics(path)
+    assert math.isnan(found["loss"])
+    for value in ('"ten"', "[1]", "{}", "1" + "0" * 400):
+        path.write_text(f'{{"kind": "final", "step": 1, "loss": {value}}}\n', encoding="utf-8")
+        with pytest.raises(BertsmithError, match="line 1 is no record: its loss is not a number"):
             read_metrics(path)
 
 

@@ -112,7 +112,7 @@ def _check_measured(folder: Path, position: Position, stages: Mapping[int, Trial
             until = [each for each in records if each.get("seed_step", 0) <= due[-1]]
             results_of(path, until, [trial.label], trial.work.metric, trial.epoch_steps, due, patience)
         else:
-            last_figures(path, records, trial.kind, [trial.label])
+            last_figures(path, records, trial.kind, [trial.label], trial.work.metric)
 
 
 def shared(work: Work, run: Path, device: Device, started_on: Mapping[str, str]) -> tuple[Work, dict[str, str]]:

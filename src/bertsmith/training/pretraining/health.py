@@ -52,9 +52,13 @@ _SEEN = {"warning": ("name",), "train": _OF_A_LINE, "evaluation": _OF_AN_EVALUAT
 
 
 def lacking(record: Mapping[str, Any]) -> list[str]:
-    """What a record that `Health` would see lacks, as one that was changed by hand may."""
-    overflowed = record["kind"] == "train" and "masked_loss" not in record
-    return [] if overflowed else [name for name in _SEEN.get(record["kind"], ()) if name not in record]
+    """What a record that `Health` would see lacks, as one that was changed by hand may: of a line of training, where
+    overflow enters no mean, NaN and infinity too."""
+    training = record["kind"] == "train"
+    if training and "masked_loss" not in record:
+        return []
+    names = _SEEN.get(record["kind"], ())
+    return [name for name in names if name not in record or (training and not math.isfinite(record[name]))]
 
 
 @dataclass
