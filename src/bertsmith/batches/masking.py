@@ -103,8 +103,9 @@ def choose_slots(layout: Layout, rows: Ints, places: Ints, priorities: streams.U
     words.sort()
     of_row = np.bincount(rows, minlength=layout.sequences)
     rank_in_row = np.arange(len(rows)) - np.repeat(np.cumsum(of_row) - of_row, of_row)
-    taken = words[rank_in_row < np.repeat(counts, of_row)].astype(np.int64)
-    slots = layout.first_slots[taken >> (_RANDOM_BITS + _PLACE_BITS)] + (taken & ((1 << _PLACE_BITS) - 1))
+    taken = words[rank_in_row < np.repeat(counts, of_row)]
+    taken_rows = taken >> np.uint64(_RANDOM_BITS + _PLACE_BITS)  # unsigned: of half of the rows the highest bit is set
+    slots = layout.first_slots[taken_rows] + (taken & np.uint64((1 << _PLACE_BITS) - 1)).astype(np.int64)
     return np.sort(slots)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.base.layout import Ints, Layout
-from bertsmith.batches.masking import MaskingSettings, choose_words, mask
+from bertsmith.batches.masking import MaskingSettings, choose_slots, choose_words, mask
 from made_shards import SPECIAL
 
 MASKING = MaskingSettings()
@@ -138,6 +138,15 @@ def test_words_are_hidden_whole_and_counts_are_exact() -> None:
     assert len(joined) > 10_000
     rows = cut // 128
     assert len(rows) == len(set(rows.tolist())) < 150, "at most one word of an instance, and of few instances"
+
+
+def test_slots_are_chosen_in_the_last_of_a_million_sequences() -> None:
+    sequences = (1 << 20) - 1
+    layout, counts = Layout.from_lengths(np.ones(sequences)), np.zeros(sequences, np.int64)
+    rows = np.array([1, sequences // 2, sequences - 1])
+    counts[rows] = 1
+    chosen = choose_slots(layout, rows, np.zeros(3, np.int64), np.arange(3, dtype=np.uint64), counts)
+    assert chosen.tolist() == rows.tolist()
 
 
 @pytest.mark.parametrize(("first", "number", "rate"), [(0, 0, 0.3), (0, 50, 0.225), (60, 40, 0.15)])
