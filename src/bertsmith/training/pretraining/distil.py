@@ -60,9 +60,10 @@ class DistilledPretraining(Pretraining):
     def forward(self, batch: PretrainBatch, device: torch.device) -> Forward:
         inputs = to_inputs(batch, device)
         found = self._losses(inputs, batch)
-        config, theirs = self.model.config, self.teaching.encoder.config
-        # The teacher's forward pass is a third of what a step of it would take.
-        flop = flop_of(config, batch) + flop_of(theirs, replace(batch, masked_labels=batch.masked_labels[:0])) / 3
+        # Of the teacher no head runs, and its forward pass is a third of what a step of it would take.
+        headless = replace(batch, masked_labels=batch.masked_labels[:0], next_sentence_labels=batch.masked_labels[:0])
+        flop = flop_of(self.model.config, batch if self.predicts else headless)
+        flop += flop_of(self.teaching.encoder.config, headless) / 3
         return Forward(found, batch.tokens, inputs.packed.tokens, inputs.packed.attended_slots, flop)
 
     def _losses(self, inputs: PretrainInputs, batch: PretrainBatch) -> dict[str, LossSum]:
