@@ -15,6 +15,7 @@ from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.recipes.loader import recipe_of
 from bertsmith.recipes.schema import Phase, Recipe
+from bertsmith.tokens.special_ids import token_dtype
 from bertsmith.training.planning.cost import Exchange, is_half
 from bertsmith.training.planning.memory import HALF, WHOLE, Held
 from bertsmith.training.planning.model_size import Size, parameters
@@ -212,9 +213,8 @@ def _exchange(held: Held, hides: bool) -> Exchange:
 
 def _data_bytes(corpus: Corpus, lengths: dict[str, Lengths]) -> float:
     """Of instances in memory, and of the corpus's pages that they are read from."""
-    bytes_of_token = 2 if corpus.special.vocabulary_size <= 1 << 16 else 4
-    found = []
+    found, itemsize = [], token_dtype(corpus.special.vocabulary_size).itemsize
     for each in lengths.values():
         count = min(each.instances, _HELD_INSTANCES)
-        found.append(count * (_INSTANCE_BYTES + bytes_of_token * float(each.values.mean())))
+        found.append(count * (_INSTANCE_BYTES + itemsize * float(each.values.mean())))
     return max(found)
