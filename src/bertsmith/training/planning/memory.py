@@ -85,7 +85,7 @@ def kept_on_cpu(held: Held, batch: Batch) -> float:
     hidden, inner = config.hidden_size, config.intermediate_size
     vectors = (3 + 3 * _PADDED) * narrow + 2 * WHOLE
     probabilities = narrow * config.num_attention_heads * batch.squares * _PADDED**2
-    long = batch.squares / max(batch.tokens, 1) >= _LONG
+    long = batch.tokens >= _LONG * batch.sequences
     if not held.half and not config.attention_probs_dropout_prob and long:
         probabilities = 0.0
     return batch.tokens * (vectors * hidden + 2 * narrow * inner) + probabilities

@@ -7,12 +7,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bertsmith.base.layout import Ints
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.bench.step.plan import VOCABULARY, gpu_shape
 from bertsmith.model.config import BertConfig
@@ -58,20 +60,34 @@ def kept_by_autograd(model: PretrainingModel, inputs) -> float:
     return float(sum(storages.values()))
 
 
-@pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("compute", [torch.bfloat16, None])
-@pytest.mark.parametrize("longest", [128, 512])
-def test_a_layer_keeps_what_is_counted(compute: torch.dtype | None, longest: int) -> None:
-    lengths = lengths_of("wikipedia", 8 * 512 // longest, longest)
-    inputs = to_inputs(pretrain_batch(lengths, CONFIG.vocab_size), torch.device("cpu"))
+def kept_and_counted(config: BertConfig, compute: torch.dtype | None, lengths: Ints) -> tuple[float, float]:
+    """Bytes of a layer, as autograd keeps them and as they are counted."""
+    inputs = to_inputs(pretrain_batch(lengths, config.vocab_size), torch.device("cpu"))
     one, four = (
-        kept_by_autograd(PretrainingModel(replace(CONFIG, num_hidden_layers=layers), compute), inputs)
+        kept_by_autograd(PretrainingModel(replace(config, num_hidden_layers=layers), compute), inputs)
         for layers in (1, 4)
     )
     filled = inputs.packed.layout.lengths.astype(float)
     batch = Batch(filled.sum(), (filled**2).sum(), 0, len(filled))
-    expected = kept_on_cpu(replace(HELD, half=compute is not None), batch)
-    assert (four - one) / 3 == pytest.approx(expected, rel=0.06)
+    held = replace(HELD, config=config, half=compute is not None)
+    return (four - one) / 3, kept_on_cpu(held, batch)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("compute", [torch.bfloat16, None])
+@pytest.mark.parametrize("longest", [128, 512])
+def test_a_layer_keeps_what_is_counted(compute: torch.dtype | None, longest: int) -> None:
+    kept, expected = kept_and_counted(CONFIG, compute, lengths_of("wikipedia", 8 * 512 // longest, longest))
+    assert kept == pytest.approx(expected, rel=0.06)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("short", [1, 3])
+def test_probabilities_are_kept_where_sequences_are_short_in_the_mean(short: int) -> None:
+    """By the lengths' own mean, whatever that of tokens: most of these are in long sequences."""
+    config = replace(CONFIG, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    kept, expected = kept_and_counted(config, None, np.array([480, 480, *[64] * short]))
+    assert kept == pytest.approx(expected, rel=0.06)
 
 
 def test_memory_of_a_gpu_is_that_of_our_runs_on_one(repository: Path) -> None:
