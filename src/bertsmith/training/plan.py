@@ -11,6 +11,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import log_choice, say
 from bertsmith.batches.masking import MaskingSettings
+from bertsmith.batches.shapes import tiles
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.recipes.loader import recipe_of
@@ -61,7 +62,7 @@ def plan_pretraining(
     plan = partial(_plan, recipe, corpus, where, here, lengths)
     if recipe.micro_batch_tokens != "auto":
         return plan(recipe.micro_batch_tokens)
-    least = -(-recipe.longest // 128) * 128  # as compiled micro-batches are cut
+    least = tiles(recipe.longest)  # as compiled micro-batches are cut
     usual = plan(max(_USUAL_TOKENS, least))
     return usual if where.on_cpu else plan(max(usual.fitting, least))
 
