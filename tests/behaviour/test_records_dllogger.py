@@ -4,6 +4,7 @@ run was stopped and resumed."""
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,18 @@ def test_a_resumed_run_continues_the_file(tmp_path: Path, monkeypatch: pytest.Mo
     seconds = sum(each["steps"] * each["seconds_per_step"] for each in run.metrics("train"))
     assert totals(path)["training_sequences_per_second"] == pytest.approx(SEQUENCES / seconds)
     assert lines(path)[: len(before)] == before
+
+
+def test_totals_stand_once_where_the_end_was_lost_and_came_again(tmp_path: Path) -> None:
+    """As where the finished model was removed, because it was damaged."""
+    path, out, outputs = tmp_path / "run.json", tmp_path / "run", Outputs(dllogger=tmp_path / "run.json")
+    run = pretrain(RECIPE, corpus(), out, outputs=outputs)
+    before = totals(path)
+    shutil.rmtree(run.model)
+    pretrain(RECIPE, corpus(), out, resume=True, outputs=outputs)
+    assert run.is_finished()
+    assert totals(path) == before | {"e2e_train_time": totals(path)["e2e_train_time"]}
+    assert totals(path)["e2e_train_time"] > before["e2e_train_time"]
 
 
 def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:

@@ -58,12 +58,13 @@ class DlloggerFile:
     def __init__(
         self,
         path: Path,
-        last_step: int,
+        last_step: int | None,
         earlier: Sequence[Mapping[str, Any]] = (),
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
-        """last_step: lines that the file has of later steps are dropped, for these will be taken again. earlier: the
-        run's records before; they enter its totals. parameters: of this session, a line of their own.
+        """last_step: lines that the file has of later steps, and of the whole run, are dropped, for these will be told
+        again; None drops nothing. earlier: the run's records before; they enter its totals. parameters: of this
+        session, a line of their own.
 
         Raises BertsmithError where the disk refuses the file.
         """
@@ -71,7 +72,8 @@ class DlloggerFile:
         self._start = datetime.now() - timedelta(seconds=max((_elapsed(each) for _, each in lines), default=0.0))
         make_folder(path.parent)
         if path.exists():  # without a last line that was cut short
-            write_text(path, "".join(f"{line}\n" for line, each in lines if not _is_after(each, last_step)))
+            kept = (line for line, each in lines if last_step is None or not _is_after(each, last_step))
+            write_text(path, "".join(f"{line}\n" for line in kept))
         self._file = AppendedFile(path)
         self._loss: float | None = None
         self._seconds = self._sequences = 0.0
@@ -149,5 +151,7 @@ def _elapsed(line: Mapping[str, Any]) -> float:
 
 
 def _is_after(line: Mapping[str, Any], step: int) -> bool:
+    """Whether a line is of a later step, or of the whole run."""
     found = line.get("step")
-    return isinstance(found, list) and len(found) > 1 and isinstance(found[-1], int) and found[-1] > step
+    is_later = isinstance(found, list) and len(found) > 1 and isinstance(found[-1], int) and found[-1] > step
+    return is_later or found == [*WHOLE_RUN]

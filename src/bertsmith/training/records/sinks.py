@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +62,7 @@ class Outputs(TypeChecked):
     def add_totals(self, figures: Mapping[str, float]) -> None:
         """Adds what was found after training to the DLLogger file, where one was asked for."""
         if self.dllogger is not None and figures:
-            file = DlloggerFile(self.dllogger, last_step=sys.maxsize)
+            file = DlloggerFile(self.dllogger, last_step=None)
             file.log(WHOLE_RUN, figures)
             file.close()
 
