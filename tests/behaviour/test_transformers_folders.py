@@ -221,6 +221,28 @@ def test_tokens_without_their_place_are_refused(name, values, message, tmp_path)
     assert caught.value.where.endswith(name)
 
 
+@pytest.mark.parametrize("kept", ["tokenizer.json", "vocab.txt"])
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"word_tokenizer_type": "mecab", "subword_tokenizer_type": "wordpiece"}, 'word_tokenizer_type is "mecab"'),
+        ({"word_tokenizer_type": "basic", "subword_tokenizer_type": "character"}, 'tokenizer_type is "character"'),
+        ({"word_tokenizer_type": "basic", "subword_tokenizer_type": None}, None),
+    ],
+)
+def test_words_that_another_program_finds_are_refused(said, message, kept, tmp_path):
+    """As of Japanese models: their vocabularies have words that BERT's own rules never give."""
+    folder = slow_folder(tmp_path / "slow", {"tokenizer_config.json": said})
+    if kept == "tokenizer.json":
+        transformers.BertTokenizer(str(folder / "vocab.txt")).backend_tokenizer.save(str(folder / kept))
+    if message is None:
+        assert Tokenizer.load(folder).size == len(PIECES)
+        return
+    with pytest.raises(BertsmithError, match=message) as caught:
+        Tokenizer.load(folder)
+    assert caught.value.where.endswith("tokenizer_config.json")
+
+
 def with_added_tokens(folder):
     """A model whose tokenizer got special tokens and an ordinary one, as the guides of transformers do it."""
     slow_folder(folder, {})

@@ -29,6 +29,8 @@ _CASING = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
+# Of a BertJapaneseTokenizer, with what is done here: text that mecab splits into words would become other pieces.
+_SPLITTING = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
 # Of the model: others would give ids that are not counted as [UNK], or pieces not taken for the inner ones of words.
 _MODEL = {"unk_token": "[UNK]", "continuing_subword_prefix": "##"}
 # The pieces of a vocabulary are a list in memory, by their ids.
@@ -276,8 +278,13 @@ def _has_no_capitals(pieces: Sequence[str]) -> bool:
 
 
 def _read_casing(path: Path) -> dict[str, bool | None]:
-    """What a tokenizer_config.json says of casing, accents and ideographs; nothing where there is none."""
+    """What a tokenizer_config.json says of casing, accents and ideographs; nothing where there is none. Raises
+    BertsmithError for words and pieces that are found otherwise than BERT finds them."""
     config = _read_object(path, _CONFIG_FIX)
+    for name, wanted in _SPLITTING.items():
+        if config.get(name) not in (None, wanted):
+            fix = f"use transformers for this model; {_FIX}"
+            raise BertsmithError(f"its {name} is {json.dumps(config[name])}, BERT's is {wanted}", path, fix)
     found = {name: config[name] for name in _CASING if name in config}
     for name, value in found.items():
         if value is not None and not isinstance(value, bool):
