@@ -15,6 +15,7 @@ from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tasks.answering.passages import read_passages
 from bertsmith.tasks.tagging.align import align_text
 from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.tokens.tokenizer_files import SPECIAL_PIECES
 from bertsmith.weights.huggingface import copy_without_weights, load_encoder, load_model, load_pretraining_model
 from bertsmith.weights.stored import stored_files
 from bertsmith.weights.strict import own_parameters
@@ -281,6 +282,10 @@ def test_added_special_tokens_are_one_token_each(kept, tmp_path):
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "copy")
     assert again(TEXTS)["input_ids"] == tokenizer(TEXTS)["input_ids"]
     assert Tokenizer.load(tmp_path / "copy").sha256 == Tokenizer.load(folder).sha256
+    predictor.tokenizer.save(tmp_path / "saved")
+    saved = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert saved(TEXTS)["input_ids"] == tokenizer(TEXTS)["input_ids"]
+    assert set(saved.all_special_tokens) == {*SPECIAL_PIECES, "[E1]", "[/E1]"}
 
 
 @pytest.mark.parametrize("stripping", [False, True])

@@ -106,6 +106,9 @@ def config_files(state: Mapping[str, Any], keep_end: bool = False) -> dict[str, 
         # For those who read vocab.txt, which does not tell an added token from a piece.
         described = {str(token["id"]): {key: token[key] for key in token if key != "id"} for token in added}
         config["added_tokens_decoder"] = described
+        special = [token["content"] for token in added if token["special"] and token["content"] not in SPECIAL_PIECES]
+        # By the name that transformers 4 and 5 both read; without it they do not count these as special.
+        config |= {"additional_special_tokens": special} if special else {}
     return {CONFIG_FILE: config | roles, ROLES_FILE: dict(roles)}
 
 
