@@ -69,6 +69,8 @@ IDENTITY = "torch.nn.modules.linear.Identity"
         (None, {"sentence_transformers": {"activation_fn": IDENTITY, "version": "4.0.0"}}),
         (None, {"sbert_ce_default_activation_function": IDENTITY}),
         (None, {"problem_type": "regression", "sentence_transformers": {"activation_fn": IDENTITY}}),
+        ("torch.nn.modules.activation.Sigmoid", {"problem_type": "regression"}),
+        (IDENTITY, {"problem_type": "regression"}),
     ],
 )
 def test_scores_are_those_of_a_cross_encoder(folder, tmp_path, activation, config):

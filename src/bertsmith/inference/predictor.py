@@ -88,13 +88,13 @@ class Predictor(Loaded):
         if trained.max_length is None and self.max_length < positions:
             log_choice("longest row", f"{self.max_length} of {positions} tokens", f"{folder} says so")
         self.tokenizer = load_tokenizer(folder, shape)
-        config = files.read_json(folder / CONFIG_FILE)
-        kind = answering(trained.values | config)
+        config, sentence = files.read_json(folder / CONFIG_FILE), read_sentence_config(folder)
+        kind = answering({**sentence, **trained.values, **config})
         if kind is None:
             what = f"this folder holds {architecture_of(config)}, which predicts nothing by itself"
             raise BertsmithError(what, folder, "fine-tune it first; `bertsmith embed` gives vectors of texts")
         most = FolderFacts.top if top is None else count_of("top", top)
-        about = FolderFacts(config, trained.values, self.tokenizer, most, read_sentence_config(folder))
+        about = FolderFacts(config, trained.values, self.tokenizer, most, sentence)
         self._task: Answering = of_folder(kind, folder, about)
         given = changed_columns(self.columns, trained.columns) + ["--n-best"] * (top is not None)
         check_read(self.kind, given, _READ_BY, folder)
