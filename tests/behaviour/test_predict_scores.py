@@ -109,5 +109,8 @@ def test_one_text_and_what_is_not_computed_here_are_refused(folder, tmp_path):
 def test_a_number_of_a_model_that_was_fitted_to_numbers_stays_one(folder, tmp_path):
     copy = changed(folder, tmp_path / "copy", None, problem_type="regression")
     assert list(Predictor(copy, "cpu")(["word1"])[0]) == ["number", "truncated_tokens"]
+    several = changed(folder, tmp_path / "several", None, problem_type="regression", id2label={"0": "a", "1": "b"})
+    with pytest.raises(BertsmithError, match="this model gives 2 numbers for a row"):
+        Predictor(several, "cpu")
     free = changed(folder, tmp_path / "free", None)
     assert list(Predictor(free, "cpu")(["word1"])[0]) == ["score", "logit", "truncated_tokens"]

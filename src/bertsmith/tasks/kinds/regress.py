@@ -98,6 +98,10 @@ class Regress(Task):
 
     @classmethod
     def of_folder(cls, facts: FolderFacts) -> Self:
+        outputs = len(facts.config.get("id2label") or {}) or facts.config.get("num_labels", 1)
+        if outputs != 1:
+            fix = "use a model that gives one number"
+            raise BertsmithError(f"this model gives {outputs} numbers for a row", "config.json", fix)
         known = {name: facts.task[name] for name in ("pairs", "mean", "low", "high") if name in facts.task}
         return cls(**known, overlap=facts.task.get("window_overlap"))
 
