@@ -92,7 +92,10 @@ class Predictor(Loaded):
         kind = answering({**sentence, **trained.values, **config})
         if kind is None:
             what = f"this folder holds {architecture_of(config)}, which predicts nothing by itself"
-            raise BertsmithError(what, folder, "fine-tune it first; `bertsmith embed` gives vectors of texts")
+            fix = "fine-tune it first; `bertsmith embed` gives vectors of texts"
+            if not config.get("architectures"):
+                fix = f"if it has a head, name its class in architectures of {CONFIG_FILE}; else {fix}"
+            raise BertsmithError(what, folder, fix)
         most = FolderFacts.top if top is None else count_of("top", top)
         about = FolderFacts(config, trained.values, self.tokenizer, most, sentence)
         self._task: Answering = of_folder(kind, folder, about)

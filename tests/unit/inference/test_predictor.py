@@ -295,8 +295,9 @@ def test_a_config_with_the_number_of_classes_alone_is_read(classes):
 def test_a_config_that_names_no_class_is_said(classes, architectures):
     config = json.loads((classes / "config.json").read_text())
     (classes / "config.json").write_text(json.dumps({**config, "architectures": architectures}))
-    with pytest.raises(BertsmithError, match="no architecture"):
+    with pytest.raises(BertsmithError, match="no architecture") as caught:
         Predictor(classes, "cpu")
+    assert ("name its class in architectures" in caught.value.fix) is not bool(architectures)
 
 
 @pytest.mark.parametrize("out", ["out.jsonl", "out.csv"])
