@@ -244,6 +244,19 @@ def test_words_that_another_program_finds_are_refused(said, message, kept, tmp_p
     assert caught.value.where.endswith("tokenizer_config.json")
 
 
+@pytest.mark.parametrize("named", ["BertTokenizer", "PreTrainedTokenizerFast"])
+def test_a_casing_that_transformers_would_not_follow_is_said(named, tmp_path, caplog):
+    """Without do_lower_case its BertTokenizer lower-cases, whatever tokenizer.json says."""
+    folder = slow_folder(tmp_path / "model", {})
+    Tokenizer.load(folder).with_casing(lowercase=False).save(folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": named}))
+    with caplog.at_level("INFO", "bertsmith"):
+        ours = [each.tolist() for each in Tokenizer.load(folder).encode_ids(["Paris is"])]
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)(["Paris is"], add_special_tokens=False)["input_ids"]
+    assert (ours == theirs) is (named != "BertTokenizer")
+    assert (f"casing of {folder / 'tokenizer.json'}: cased" in caplog.text) is (ours != theirs)
+
+
 def with_added_tokens(folder):
     """A model whose tokenizer got special tokens and an ordinary one, as the guides of transformers do it."""
     slow_folder(folder, {})

@@ -29,6 +29,8 @@ _CASING = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
+# The classes of transformers that take a tokenizer.json as it is; BertTokenizer has a casing of its own.
+_AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 # Of a BertJapaneseTokenizer, with what is done here: text that mecab splits into words would become other pieces.
 _SPLITTING = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
 # Of the model: others would give ids that are not counted as [UNK], or pieces not taken for the inner ones of words.
@@ -147,6 +149,12 @@ def _follow_config(path: Path, normalizer: dict[str, Any]) -> None:
             reason = f"{CONFIG_FILE} says so, and transformers follows it; {path.name} has {before}"
             log_choice(f"{name} of {path}", json.dumps(value), reason)
             normalizer[ours] = value
+    config = _read_object(path.with_name(CONFIG_FILE), _CONFIG_FIX)
+    if not (normalizer.get("lowercase") or "do_lower_case" in config or config.get("tokenizer_class") in _AS_IT_IS):
+        reason = (
+            f"it says so; BertTokenizer of transformers lower-cases, unless do_lower_case of {CONFIG_FILE} is false"
+        )
+        log_choice(f"casing of {path}", "cased", reason)
 
 
 def _read_json(path: Path) -> Engine:
