@@ -257,6 +257,15 @@ def test_a_casing_that_transformers_would_not_follow_is_said(named, tmp_path, ca
     assert (f"casing of {folder / 'tokenizer.json'}: cased" in caplog.text) is (ours != theirs)
 
 
+def test_a_class_that_takes_tokenizer_json_as_it_is_does_not_follow_the_config(tmp_path):
+    folder = slow_folder(tmp_path / "model", {})
+    Tokenizer.load(folder).with_casing(lowercase=False).save(folder)
+    said = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True, "strip_accents": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(said))
+    ours = Tokenizer.load(folder).encode_ids(["Paris is"])[0].tolist()
+    assert ours == transformers.AutoTokenizer.from_pretrained(folder)("Paris is", add_special_tokens=False)["input_ids"]
+
+
 def with_added_tokens(folder):
     """A model whose tokenizer got special tokens and an ordinary one, as the guides of transformers do it."""
     slow_folder(folder, {})

@@ -141,7 +141,11 @@ def keeps_end(folder: Path) -> bool:
 
 def _follow_config(path: Path, normalizer: dict[str, Any]) -> None:
     """Changes the normaliser of a tokenizer.json where the config beside it says otherwise, as `transformers` does."""
-    for name, value in _read_casing(path.with_name(CONFIG_FILE)).items():
+    beside = path.with_name(CONFIG_FILE)
+    casing = _read_casing(beside)
+    if _read_object(beside, _CONFIG_FIX).get("tokenizer_class") in _AS_IT_IS:
+        return
+    for name, value in casing.items():
         ours = _CASING[name]
         # An accent rule of null means: as the casing.
         if normalizer.get(ours) != value and (value is not None or name == "strip_accents"):
@@ -149,12 +153,9 @@ def _follow_config(path: Path, normalizer: dict[str, Any]) -> None:
             reason = f"{CONFIG_FILE} says so, and transformers follows it; {path.name} has {before}"
             log_choice(f"{name} of {path}", json.dumps(value), reason)
             normalizer[ours] = value
-    config = _read_object(path.with_name(CONFIG_FILE), _CONFIG_FIX)
-    if not (normalizer.get("lowercase") or "do_lower_case" in config or config.get("tokenizer_class") in _AS_IT_IS):
-        reason = (
-            f"it says so; BertTokenizer of transformers lower-cases, unless do_lower_case of {CONFIG_FILE} is false"
-        )
-        log_choice(f"casing of {path}", "cased", reason)
+    if "do_lower_case" not in casing and not normalizer.get("lowercase"):
+        why = f"it says so; BertTokenizer of transformers lower-cases, unless do_lower_case of {CONFIG_FILE} is false"
+        log_choice(f"casing of {path}", "cased", why)
 
 
 def _read_json(path: Path) -> Engine:
