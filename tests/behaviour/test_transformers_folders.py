@@ -229,10 +229,13 @@ def test_tokens_without_their_place_are_refused(name, values, message, tmp_path)
         ({"word_tokenizer_type": "mecab", "subword_tokenizer_type": "wordpiece"}, 'word_tokenizer_type is "mecab"'),
         ({"word_tokenizer_type": "basic", "subword_tokenizer_type": "character"}, 'tokenizer_type is "character"'),
         ({"word_tokenizer_type": "basic", "subword_tokenizer_type": None}, None),
+        ({"cls_token": PIECES[-1]}, f'cls_token is "{PIECES[-1]}", '),
+        ({"mask_token": {"content": "<mask>", "lstrip": True}}, 'mask_token is "<mask>", '),
+        ({"cls_token": {"content": "[CLS]", "lstrip": False}, "pad_token": None}, None),
     ],
 )
-def test_words_that_another_program_finds_are_refused(said, message, kept, tmp_path):
-    """As of Japanese models: their vocabularies have words that BERT's own rules never give."""
+def test_what_is_not_done_as_bert_does_it_is_refused(said, message, kept, tmp_path):
+    """As of Japanese models, whose words another program finds, and of other special pieces than BERT's."""
     folder = slow_folder(tmp_path / "slow", {"tokenizer_config.json": said})
     if kept == "tokenizer.json":
         transformers.BertTokenizer(str(folder / "vocab.txt")).backend_tokenizer.save(str(folder / kept))

@@ -31,8 +31,12 @@ _CASING = {
 }
 # The classes of transformers that take a tokenizer.json as it is; BertTokenizer has a casing of its own.
 _AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-# Of a BertJapaneseTokenizer, with what is done here: text that mecab splits into words would become other pieces.
-_SPLITTING = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
+# What is done here: text that mecab splits into words, as a BertJapaneseTokenizer says, would become other pieces.
+_AS_BERT = {
+    "word_tokenizer_type": "basic",
+    "subword_tokenizer_type": "wordpiece",
+    **dict(zip(SPECIAL_ROLES, SPECIAL_PIECES, strict=True)),
+}
 # Of the model: others would give ids that are not counted as [UNK], or pieces not taken for the inner ones of words.
 _MODEL = {"unk_token": "[UNK]", "continuing_subword_prefix": "##"}
 # The pieces of a vocabulary are a list in memory, by their ids.
@@ -293,10 +297,12 @@ def _read_casing(path: Path) -> dict[str, bool | None]:
     """What a tokenizer_config.json says of casing, accents and ideographs; nothing where there is none. Raises
     BertsmithError for words and pieces that are found otherwise than BERT finds them."""
     config = _read_object(path, _CONFIG_FIX)
-    for name, wanted in _SPLITTING.items():
-        if config.get(name) not in (None, wanted):
+    for name, wanted in _AS_BERT.items():
+        said = config.get(name)
+        said = said.get("content") if isinstance(said, dict) else said
+        if said not in (None, wanted):
             fix = f"use transformers for this model; {_FIX}"
-            raise BertsmithError(f"its {name} is {json.dumps(config[name])}, BERT's is {wanted}", path, fix)
+            raise BertsmithError(f"its {name} is {json.dumps(said)}, BERT's is {wanted}", path, fix)
     found = {name: config[name] for name in _CASING if name in config}
     for name, value in found.items():
         if value is not None and not isinstance(value, bool):
