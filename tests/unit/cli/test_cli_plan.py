@@ -288,6 +288,9 @@ def test_a_plan_of_going_on_has_the_shape_of_that_model(
     assert "use at most 40" in said  # the recipe's max_positions is not the model's
     assert main([*call, "--init-from", str(made_model(tmp_path / "other"))]) == 2
     assert "another tokenizer than this model's" in capsys.readouterr().err
+    few = made_model(tmp_path / "few", replace(CONFIG, vocab_size=len(pieces) - 1), pieces)
+    assert main([*call, "--init-from", str(few)]) == 2
+    assert f"{len(pieces):,} pieces and the model {len(pieces) - 1:,}" in capsys.readouterr().err
     budget = ["budget", "--hours", "1", "--corpus", str(small_corpus()), "--init-from", str(model)]
     for verb in (
         ["plan"],

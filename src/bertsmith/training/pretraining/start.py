@@ -35,12 +35,15 @@ def added_rows(config: BertConfig, corpus: Corpus, folder: Path) -> dict[int, li
     """What the vocabulary of the model in `folder` makes of each piece that the corpus's adds to it, by its id.
 
     A model may have more rows than its tokenizer has pieces, as NVIDIA's padded ones do: these stay, or become the new
-    pieces'. Raises BertsmithError where the two vocabularies differ otherwise.
+    pieces'. Raises BertsmithError where it has fewer, and where the two vocabularies differ otherwise.
     """
     theirs, size, held = Tokenizer.load(folder), corpus.special.vocabulary_size, config.vocab_size
+    if theirs.size > held:
+        what = f"the tokenizer has {theirs.size:,} pieces and the model {held:,}"
+        raise BertsmithError(what, folder, "use the tokenizer that the model was trained with")
     if theirs.sha256 == corpus.tokenizer_sha256 and held >= size:
         return {}
-    rows = new_rows(theirs, corpus.tokenizer()) if theirs.size <= held <= size else None
+    rows = new_rows(theirs, corpus.tokenizer()) if held <= size else None
     if rows is None:
         raise BertsmithError(
             "the corpus was prepared with another tokenizer than this model's, so its ids mean other pieces",
