@@ -242,3 +242,24 @@ def test_a_student_has_settings_of_distillation(model: Path):
         bertsmith.finetune("classify", model, ROWS, ROWS, settings=DistillSettings())
     with pytest.raises(BertsmithError, match="and there is no teacher"):
         plan_finetuning("classify", model, RowsOfRun(), Where(), DistillSettings())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda text, out: bertsmith.prepare([text], out),
+        lambda text, out: bertsmith.prepare(__file__, out, options=PrepareOptions(exclude=(text,))),
+        lambda text, out: bertsmith.prepare(__file__, out, tokenizer=text),
+        lambda text, out: bertsmith.pretrain(text, out, out),
+        lambda text, out: bertsmith.pretrain("bert-tiny", text, out),
+        lambda text, out: bertsmith.finetune("mrpc", out, out=out, data=text),
+        lambda text, out: bertsmith.import_checkpoint(text, out),
+        lambda text, out: bertsmith.Predictor(text),
+    ],
+)
+def test_a_text_in_place_of_the_name_of_its_file_is_refused(call, tmp_path):
+    with pytest.raises(BertsmithError, match="File name too long") as caught:
+        call("A text, and not the name of its file. " * 20, tmp_path / "out")
+    assert caught.value.where.startswith("A text, and not")
+    assert len(caught.value.where) <= 80
+    assert not list(tmp_path.iterdir())

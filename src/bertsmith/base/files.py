@@ -52,9 +52,8 @@ def disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _DISK_FIXES:
             raise
-        raise BertsmithError(
-            f"could not write: {os.strerror(error.errno or 0)}", path, _DISK_FIXES[error.errno]
-        ) from error
+        what = f"could not write: {os.strerror(error.errno or 0)}"
+        raise BertsmithError(what, path, _DISK_FIXES[error.errno]) from error
 
 
 @contextmanager
@@ -70,15 +69,21 @@ def read_errors(path: str | Path) -> Iterator[None]:
 
 
 def as_path(value: StrPath, name: str) -> Path:
-    """What the argument `name` names. Raises BertsmithError for what is no path, and for an empty text, which would be
-    the present folder."""
+    """What the argument `name` names. Raises BertsmithError for what is no path, for an empty text, which would be the
+    present folder, and for a name that the system finds too long, as a text in place of its file's name is."""
     if value == "":
         raise BertsmithError(f"{name} is empty", name, "name a file or a folder; the present folder is .")
     try:
-        return Path(value)
+        path = Path(value)
+        path.lstat()
     except TypeError as error:
         what = f"{name} is of type {type(value).__name__}, which is no path"
         raise BertsmithError(what, name, "give a path, as a text or a Path") from error
+    except (OSError, ValueError) as error:  # mostly of a path where nothing is yet
+        if getattr(error, "errno", None) == errno.ENAMETOOLONG:
+            what = f"this cannot be read or written ({os.strerror(errno.ENAMETOOLONG)})"
+            raise BertsmithError(what, f"{path!s:.80}", f"{name} is a path: give a shorter name") from error
+    return path
 
 
 def nothing_at(path: Path, what: str) -> BertsmithError:
@@ -134,8 +139,7 @@ def check_file(path: Path) -> None:
 def check_not_read(path: StrPath, read: Iterable[StrPath]) -> None:
     """Raises BertsmithError where a file that is to be written is one of those to be read."""
     if os.path.isfile(path) and any(os.path.isfile(each) and os.path.samefile(path, each) for each in read):
-        what = "this file is read here, and would be written over"
-        raise BertsmithError(what, os.fspath(path), "give another name")
+        raise BertsmithError("this file is read here, and would be written over", os.fspath(path), "give another name")
 
 
 def check_place(path: Path) -> None:
@@ -322,8 +326,7 @@ def put_back(parent: Path, name: str | None = None) -> None:
     An old folder is moved back, with a warning, if nothing is in its place; otherwise it was replaced and is removed.
     """
     for old in sorted(parent.glob(".*.old")):
-        match = _OLD_FOLDER.fullmatch(old.name)
-        if not match or name not in (None, match["name"]):
+        if not (match := _OLD_FOLDER.fullmatch(old.name)) or name not in (None, match["name"]):
             continue
         path = parent / match["name"]
         if path.exists():
@@ -347,10 +350,8 @@ def is_at(file: IO[bytes], path: Path) -> bool:
     may the folder that it lay in."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
     except OSError as error:
-        if error.errno == errno.ESTALE:  # NFS, of a file that was removed by another host
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):  # on NFS, by another host
             return False
         raise
 

@@ -71,8 +71,10 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, budg
     of that name may be read, which `training.budget` completes.
     Raises BertsmithError for an unknown name or key (with the nearest one), a wrong value or a contradiction.
     """
-    if isinstance(overrides, str):  # its characters would be read as flags
-        raise BertsmithError("overrides is one text", "overrides", 'give a list, such as ["--phase1.steps", "2"]')
+    listed = isinstance(overrides, Sequence) and not isinstance(overrides, str)
+    if not listed or not all(isinstance(each, str) for each in overrides):
+        fix = 'give a list of texts, such as ["--phase1.steps", "2"]'
+        raise BertsmithError(f"overrides is {overrides!r}", "overrides", fix)
     if str(name_or_path) == BUDGET and not budget:
         what = "this preset leaves model, batch and rate to the hours and the device of `bertsmith pretrain`"
         raise BertsmithError(what, BUDGET, "name another one, or give what training.budget.budget_recipe makes of it")
@@ -136,7 +138,7 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
     if str(name_or_path) in known:
         name = str(name_or_path)
         return f"preset {name}", (_presets_folder() / f"{name}.yaml").read_text(encoding="utf-8")
-    path = Path(name_or_path)
+    path = files.as_path(name_or_path, "recipe")
     if not path.is_file():
         inside = path / "recipe.yaml"  # as a run has it; that of a fine-tuning begins with its task
         with files.read_errors(inside):

@@ -177,7 +177,10 @@ def test_a_mistake_in_a_file_is_named(tmp_path, text, what, where, fix):
         (["--keep", "9" * 400], "keep is '999", "--keep", "at most 64 bits"),
         (["--phase1.steps", "-1"], "phase1.steps is -1", "--phase1.steps", "from 0"),
         (["stray"], "'stray' is not a field", "stray", "--FIELD VALUE"),
-        ("--phase1.steps 2", "is one text", "overrides", '["--phase1.steps", "2"]'),
+        ("--phase1.steps 2", "overrides is '--phase1.steps 2'", "overrides", '["--phase1.steps", "2"]'),
+        (["--phase1.steps", 2], "overrides is ['--phase1.steps', 2]", "overrides", "a list of texts"),
+        ({"--phase1.steps": "2"}, "overrides is {'--phase1.steps': '2'}", "overrides", "a list of texts"),
+        (None, "overrides is None", "overrides", "a list of texts"),
         (["--model.heads", "3"], "not a multiple of model.heads 3", "--model.heads", "divides"),
         (["--device", "tpu"], "'tpu' is not known", "--device", "cuda"),
         (["--masking.random_share", "0.3"], "sum to more than 1", "--masking.random-share", "lower one"),
@@ -198,6 +201,12 @@ def test_a_mistake_in_a_flag_is_named(flags, what, where, fix):
     assert what in raised.value.what
     assert raised.value.where == where
     assert fix in raised.value.fix
+
+
+@pytest.mark.parametrize("wrong", [None, 3, b"bert-tiny", Recipe], ids=repr)
+def test_what_is_no_path_is_no_recipe(wrong):
+    with pytest.raises(BertsmithError, match=r"^recipe is of type .*, which is no path"):
+        load_recipe(wrong)
 
 
 def test_a_folder_is_no_recipe(tmp_path):

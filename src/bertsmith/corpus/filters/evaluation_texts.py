@@ -86,6 +86,7 @@ def evaluation_file(path: Path) -> EvaluationFile:
 
 def check_file(path: Path) -> None:
     """Raises BertsmithError where there is no file."""
+    files.as_path(path, "exclude")
     if not path.exists():
         raise files.nothing_at(path, "there is no such file of evaluation text")
     if path.is_dir():

@@ -12,6 +12,7 @@ from typing import Any, Self
 import yaml
 
 from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.files import as_path
 from bertsmith.base.log import first_of
 
 FILE = "benchmarks.yaml"
@@ -108,7 +109,7 @@ class Benchmark:
         layouts that have all wanted parts, the first of those with most parts is taken. Raises BertsmithError that
         lists what was looked for and what was found.
         """
-        data = Path(data)
+        data = as_path(data, "data")
         if not data.is_dir():
             raise BertsmithError("this is not a folder", data, f"name the folder with the files of {self.name}")
         if not 0 <= fold < max(self.folds, 1):
