@@ -17,7 +17,7 @@ from bertsmith.inference.blimp import PHENOMENON
 from bertsmith.inference.embed import record_of
 from bertsmith.inference.parts.part import Account, Named
 from bertsmith.inference.predictor import Predictor, predictor_of
-from bertsmith.tasks.reading.records import Columns, read_rows
+from bertsmith.tasks.reading.records import Columns, NoColumn, read_rows
 
 _GOOD, _BAD = "sentence_good", "sentence_bad"
 _ALL = "mean"
@@ -93,8 +93,12 @@ def by_phenomenon(files: Mapping[str, float]) -> dict[str, float]:
 def _told(predictor: Predictor, path: Path, score: MinimalPairsScore, account: Account) -> Sequence[bool]:
     """Whether the better sentence of each pair of a file is the likelier one. The account gets both sentences."""
     rows: list[Named] = []
-    for where, row in read_rows(path, Columns(text=_GOOD)):
-        rows += [(f"{where}, {name}", record_of(where, row, name).text) for name in (_GOOD, _BAD)]
+    try:
+        for where, row in read_rows(path, Columns(text=_GOOD)):
+            rows += [(f"{where}, {name}", record_of(where, row, name).text) for name in (_GOOD, _BAD)]
+    except NoColumn as error:  # whose fix names flags, which are not read for pairs
+        fix = f"name a folder whose .jsonl files all have '{_GOOD}' and '{_BAD}' in their rows"
+        raise BertsmithError(error.what, error.where, fix) from error
     if not rows:
         raise BertsmithError("no rows found", path, "give a file with at least one pair")
     with as_details():
