@@ -110,6 +110,9 @@ class Tag(Task):
         warn_of_alike(counts)
         names = (OUTSIDE, *(f"{letter}-{label}" for label in sorted(counts) for letter in (BIO.first, BIO.middle)))
         tagged = [record.tags for record in map(_tagged, records) if record.tags is not None]
+        if len(tagged) > 1 and all(len(tags) == 1 for tags in tagged):  # of a table with a word a row
+            what = "each training row has one word, and a tag is learned from the words around its own"
+            warn(f"{what}: give a row for each sentence, with its words and their tags", of_all_ranks=True)
         without = sum(record.tags is None and not record.label for record in map(_tagged, records))
         if without:  # an empty cell may mean that nobody has looked at the text yet
             say(f"no entity is marked in {without:,} of {len(records):,} training rows: their words count as outside")

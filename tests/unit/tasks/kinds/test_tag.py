@@ -73,6 +73,14 @@ def test_the_classes_are_bio_whatever_the_rows_are_in() -> None:
     assert "entity 1" in " ".join(task_of([{"tokens": "a b", "tags": "B I"}]).description())
 
 
+def test_rows_of_one_word_each_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    words = [{"tokens": word, "tags": tag} for word, tag in (("a", "B-x"), ("b", "I-x"), ("c", "O"))]
+    task_of([*words, {"tokens": "a b", "tags": "O O"}])
+    assert not caplog.records
+    task_of(words)
+    assert "each training row has one word" in caplog.text
+
+
 def test_words_are_labelled_at_their_first_piece() -> None:
     task, made = examples(ROWS)
     (ids, other) = made.sequences.ids
