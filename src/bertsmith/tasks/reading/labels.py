@@ -119,6 +119,7 @@ def class_names(labels: Iterable[str], where: str, many: bool, given: str | None
         fix = "check --columns.label; if they really are classes, add --many-labels"
         raise BertsmithError(f"the labels are {found}, which do not look like classes", where, fix)
     warn_of_alike(names)
+    _warn_of_truths(names)
     if missing := _that_may_be_missing(names):
         what = "may stand for a missing value; if so, leave out its rows, else name all with --labels"
         warn(f"the label {' or '.join(map(repr, missing))} {what}", of_all_ranks=True)
@@ -179,6 +180,17 @@ def warn_of_alike(names: Iterable[str]) -> None:
             "labels that differ by case, white space, unseen characters or Unicode form alone are classes of their own"
         )
         warn(f"{what}: {', '.join(found[:_SHOWN])}{more}; write them alike if they mean the same", of_all_ranks=True)
+
+
+def _warn_of_truths(names: Iterable[str]) -> None:
+    """Names classes such as true and 1, as rows of two programs have them."""
+    written: dict[bool, list[str]] = {}
+    for name in sorted(names):
+        if (truth := TRUTHS.get(name.lower())) is not None:
+            written.setdefault(truth, []).append(name)
+    if found := [" and ".join(map(repr, those)) for those in written.values() if len(set(map(str.lower, those))) > 1]:
+        what = f"the labels {', and '.join(found)} are classes of their own"
+        warn(f"{what}; write them alike if they mean the same", of_all_ranks=True)
 
 
 def refuse_ids(labels: Sequence[str], where: str) -> None:

@@ -345,6 +345,13 @@ def test_classes_that_a_person_takes_for_one_are_named(said: pytest.LogCaptureFi
     assert "alone" not in said.text, "the user has named them one by one"
 
 
+def test_classes_of_rows_of_two_programs_are_named(said: pytest.LogCaptureFixture) -> None:
+    class_names(["no", "Yes", "yes", "2"], "rows.csv", many=False)
+    assert "the labels" not in said.text
+    assert len(class_names([label_text(each) for each in (True, 1, "1.0", False, 0)], "rows.jsonl", many=False)) == 4
+    assert "the labels '0' and 'false', and '1' and 'true' are classes of their own" in said.text
+
+
 def test_the_log_lists_forty_labels() -> None:
     names = [f"c{number}" for number in range(100)]
     found = [Record("a", None, name, f"row {number}") for number, name in enumerate(names)]
