@@ -166,6 +166,7 @@ def _matches(source: str, passed: Tally, own: Path | None) -> Iterator[Path]:
     real_own = own and Path(os.path.realpath(own))
     if real_own and Path(os.path.realpath(named)).is_relative_to(real_own):
         real_own = None
+    _check_folders(Path(source).parts, len(named.parts))
     is_corpus = cache(_is_corpus)  # there may be many files in a folder
     for match in map(Path, sorted(glob.glob(source, recursive=True))):
         if real_own and Path(os.path.realpath(match)).is_relative_to(real_own):
@@ -177,17 +178,31 @@ def _matches(source: str, passed: Tally, own: Path | None) -> Iterator[Path]:
             yield match
 
 
+def _check_folders(parts: Sequence[str], first: int) -> None:
+    """Raises BertsmithError for a folder that a glob of these parts, from `first` on, would look into and may not:
+    Python's passes over it without a word."""
+    for number in range(first, len(parts)):
+        reached = Path(*parts[: number + (parts[number] == "**")])
+        folders = glob.glob(str(reached), recursive=True) if glob.has_magic(parts[number]) else []
+        for folder in filter(Path.is_dir, map(Path, folders)):
+            try:
+                os.scandir(folder).close()
+            except OSError as error:
+                _refuse(error)
+
+
+def _refuse(error: OSError) -> None:
+    what = f"this folder cannot be read ({error.strerror})"
+    raise BertsmithError(what, error.filename, "see that it can, or name the folders that are to be read")
+
+
 def _walk(folder: Path, passed: Tally, own: Path | None) -> Iterator[tuple[Path, str]]:
     """The files under a folder, as of `_paths`, in sorted order, links followed, each folder entered once, hidden ones
     left out, and corpora; `own` is not even counted, as it may be there or not yet."""
     top = folder.resolve().name
     entered = {os.path.realpath(own)} - {os.path.realpath(folder)} if own is not None else set[str]()
 
-    def refuse(error: OSError) -> None:
-        what = f"this folder cannot be read ({error.strerror})"
-        raise BertsmithError(what, error.filename, "see that it can, or name the folders that are to be read")
-
-    for here, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+    for here, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
         real = os.path.realpath(here)
         if real in entered:
             folders.clear()

@@ -19,8 +19,9 @@ OPTIONS = ReadOptions()
 PLAIN = "Some text that is long enough to be a document.\n"
 
 
+@pytest.mark.parametrize("pattern", ["", "**", "**/*.txt", "**/text.txt", "*/*.txt", "*/**/text.txt", "*"])
 def test_a_folder_that_may_not_be_read_is_refused_and_not_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -34,8 +35,10 @@ def test_a_folder_that_may_not_be_read_is_refused_and_not_passed_over(
 
     monkeypatch.setattr(os, "scandir", scanned)
     with pytest.raises(BertsmithError, match=r"this folder cannot be read .Permission denied.") as raised:
-        list(find_files([str(tmp_path)], OPTIONS))
+        list(find_files([str(tmp_path / pattern)], OPTIONS))
     assert raised.value.where == closed
+    assert len(find_files([str(tmp_path / "*" / "text.txt")], OPTIONS)[0]) == 2, "it need not be listed"
+    assert len(find_files([str(tmp_path / "a*" / "*.txt")], OPTIONS)[0]) == 1
 
 
 def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
