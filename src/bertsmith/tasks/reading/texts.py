@@ -211,7 +211,8 @@ def _label_by_shape(table: Table, but: Collection[str]) -> tuple[str, str]:
     pairs = "pairs of texts that belong together need none: name the task embed" if len(but) == 2 else ""
     if not rest:
         fix = "give rows with a text and a label"
-        raise BertsmithError("there is no column for the label", table.where, f"{fix}; {pairs}" if pairs else fix)
+        what = f"there is no column for the label beside {' and '.join(map(repr, but))}"
+        raise BertsmithError(what, table.where, f"{fix}; {pairs}" if pairs else fix)
     if found:
         marked = [name for name in rest if table.shapes[name].counts.keys() <= TRUTHS.keys()]
         several = f"; or all labels of a row, each a column, with --columns.label {','.join(marked)}"

@@ -227,7 +227,7 @@ def test_columns_that_the_user_named_are_kept():
         (table(text=SENTENCES, colour=LABEL, size=["1", "2"]), "several columns may be the label", ["'size'"], "label"),
         (table(text=SENTENCES, note=OTHERS), "no column looks like the label", ["'note'"], "--columns.label"),
         (table(text=SENTENCES, **{"": LABEL}), "may be the label has no name", ["'' (good, bad)"], "give it one"),
-        (table(text=SENTENCES), "there is no column for the label", [], "a text and a label"),
+        (table(text=SENTENCES), "there is no column for the label beside 'text'", [], "a text and a label"),
         (table(mark=["a", "b"], label=LABEL), "no column looks like the text", ["'mark'"], "--columns.text"),
         (table(s1=SENTENCES, s2=OTHERS, s3=SENTENCES, label=LABEL), "more than two texts", ["'s3'"], "the task choice"),
         (table(text=SENTENCES, label=[*range(30)]), "30 different whole numbers", ["'label'"], "classify or regress"),
