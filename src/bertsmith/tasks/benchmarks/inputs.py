@@ -115,7 +115,8 @@ def benchmark_named(name: str) -> Benchmark:
     """Raises BertsmithError, with the nearest name, for one that is not known."""
     if name not in benchmarks():
         what = f"'{name}' is not a benchmark, so it has neither files in a folder nor hyper-parameters"
-        fix = f"{nearest(name, benchmarks())} Or give files of rows with --train and --dev"
+        hint = nearest(name, benchmarks())
+        fix = f"{hint}{'' if hint.endswith('?') else '.'} Or give files of rows with --train and --dev"
         raise BertsmithError(what, "task", fix)
     return benchmarks()[name]
 

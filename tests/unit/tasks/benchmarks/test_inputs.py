@@ -78,8 +78,9 @@ def test_a_benchmarks_rules_take_other_rows_too(tmp_path):
         benchmark_inputs("sst2", Taken(None), {"dev": rows["dev"]})
     with pytest.raises(BertsmithError, match="train and dev rows exclude each other"):
         benchmark_inputs("sst2", Taken(tmp_path), rows)
-    with pytest.raises(BertsmithError, match="'classify' is not a benchmark"):
+    with pytest.raises(BertsmithError, match="'classify' is not a benchmark") as caught:
         benchmark_inputs("classify", Taken(tmp_path), {})
+    assert ", wnut17. Or give files of rows" in caught.value.fix
 
 
 def test_relations_are_read_with_their_marks_and_quotes(tmp_path):
