@@ -196,8 +196,8 @@ class Predictor(Loaded):
         return self._task.examples(records, self.tokenizer, self.max_length)
 
     def evaluate(self, examples: Examples, report: Path | None = None) -> dict[str, float]:
-        """Every metric of the model on labelled rows (`examples`). report: a folder for what the task has to tell of
-        them, such as tables and pictures."""
+        """Every metric of the model on labelled rows (`examples`; `inference.evaluate.evaluate` takes files, too).
+        report: a folder for what the task has to tell of them, such as tables and pictures."""
         assert isinstance(self._task, Task)
         runner = replace(self._runner, doing="measuring")
         scores = runner.scores(self.model, examples.sequences, self._task.per_token)

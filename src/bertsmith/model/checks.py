@@ -65,7 +65,7 @@ def padded_input(
     device.
 
     Raises BertsmithError for what is no table of numbers, for other shapes and dtypes, and for a mask with anything but
-    0 and 1: an additive one, 0 for what is real, would mean the opposite.
+    0 and 1, or of floats that are all 0: an additive one, 0 for what is real, would mean the opposite.
     """
     given = _table(input_ids, "input_ids", device)
     if given.ndim != 2 or given.dtype not in _WHOLE:
@@ -83,6 +83,9 @@ def padded_input(
     real = mask != 0
     if not bool((real == mask).all()):
         raise BertsmithError("this holds numbers other than 0 and 1", "attention_mask", "use 1 for real, 0 for padding")
+    if mask.is_floating_point() and mask.numel() and not bool(real.any()):
+        what = "this is 0.0 everywhere, as an additive mask is where nothing is padding"
+        raise BertsmithError(what, "attention_mask", "use 1 for real, 0 for padding")
     return ids, real, kinds.long()
 
 

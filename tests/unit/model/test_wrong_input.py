@@ -60,6 +60,7 @@ def test_ids_without_a_row_or_of_another_shape_are_named(
         (torch.full((2, 6), 0.5), "numbers other than 0 and 1"),
         (torch.tensor([[0.0, 0, 0, 0, -1e4, -1e4]] * 2), "numbers other than 0 and 1"),
         (torch.full((2, 6), torch.nan), "numbers other than 0 and 1"),
+        (torch.zeros(2, 6), "0.0 everywhere, as an additive mask"),
     ],
 )
 def test_a_mask_that_could_be_misread_is_refused(encoder: Encoder, mask: Tensor, what: str) -> None:
