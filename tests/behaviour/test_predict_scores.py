@@ -109,6 +109,10 @@ def test_one_text_and_what_is_not_computed_here_are_refused(folder, tmp_path):
 def test_a_number_of_a_model_that_was_fitted_to_numbers_stays_one(folder, tmp_path):
     copy = changed(folder, tmp_path / "copy", None, problem_type="regression")
     assert list(Predictor(copy, "cpu")(["word1"])[0]) == ["number", "truncated_tokens"]
+    # A folder of ours that sentence-transformers saved again.
+    ours = changed(folder, tmp_path / "ours", IDENTITY, problem_type="regression")
+    (ours / "task.json").write_text('{"task": "regress"}')
+    assert list(Predictor(ours, "cpu")(["word1"])[0]) == ["number", "truncated_tokens"]
     several = changed(folder, tmp_path / "several", None, problem_type="regression", id2label={"0": "a", "1": "b"})
     with pytest.raises(BertsmithError, match="this model gives 2 numbers for a row"):
         Predictor(several, "cpu")

@@ -231,12 +231,16 @@ def test_tokens_without_their_place_are_refused(name, values, message, tmp_path)
         ({"word_tokenizer_type": "basic", "subword_tokenizer_type": None}, None),
         ({"cls_token": PIECES[-1]}, f'cls_token is "{PIECES[-1]}", '),
         ({"mask_token": {"content": "<mask>", "lstrip": True}}, 'mask_token is "<mask>", '),
-        ({"cls_token": {"content": "[CLS]", "lstrip": False}, "pad_token": None}, None),
+        ({"cls_token": {"content": "[CLS]", "lstrip": False}, "pad_token": None, "mask_token": ""}, None),
+        ({"tokenizer_class": "BertTokenizer", "word_tokenizer_type": "mecab"}, None),
     ],
 )
-def test_what_is_not_done_as_bert_does_it_is_refused(said, message, kept, tmp_path):
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_what_is_not_done_as_bert_does_it_is_refused(said, message, name, kept, tmp_path):
     """As of Japanese models, whose words another program finds, and of other special pieces than BERT's."""
-    folder = slow_folder(tmp_path / "slow", {"tokenizer_config.json": said})
+    if "tokenizer_type" in (message or "") and name == "special_tokens_map.json":
+        message = None  # which says special pieces alone
+    folder = slow_folder(tmp_path / "slow", {name: said})
     if kept == "tokenizer.json":
         transformers.BertTokenizer(str(folder / "vocab.txt")).backend_tokenizer.save(str(folder / kept))
     if message is None:
@@ -244,7 +248,7 @@ def test_what_is_not_done_as_bert_does_it_is_refused(said, message, kept, tmp_pa
         return
     with pytest.raises(BertsmithError, match=message) as caught:
         Tokenizer.load(folder)
-    assert caught.value.where.endswith("tokenizer_config.json")
+    assert caught.value.where.endswith(name)
 
 
 @pytest.mark.parametrize("named", ["BertTokenizer", "PreTrainedTokenizerFast"])
@@ -258,12 +262,19 @@ def test_a_casing_that_transformers_would_not_follow_is_said(named, tmp_path, ca
     theirs = transformers.AutoTokenizer.from_pretrained(folder)(["Paris is"], add_special_tokens=False)["input_ids"]
     assert (ours == theirs) is (named != "BertTokenizer")
     assert (f"casing of {folder / 'tokenizer.json'}: cased" in caplog.text) is (ours != theirs)
+    caplog.clear()
+    Tokenizer.load(folder).with_casing(lowercase=True).save(folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": named}))
+    with caplog.at_level("INFO", "bertsmith"):
+        Tokenizer.load(folder)
+    assert "casing of" not in caplog.text
 
 
-def test_a_class_that_takes_tokenizer_json_as_it_is_does_not_follow_the_config(tmp_path):
+@pytest.mark.parametrize("named", ["PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer"])
+def test_a_class_that_takes_tokenizer_json_as_it_is_does_not_follow_the_config(named, tmp_path):
     folder = slow_folder(tmp_path / "model", {})
     Tokenizer.load(folder).with_casing(lowercase=False).save(folder)
-    said = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True, "strip_accents": True}
+    said = {"tokenizer_class": named, "do_lower_case": True, "strip_accents": True}
     (folder / "tokenizer_config.json").write_text(json.dumps(said))
     ours = Tokenizer.load(folder).encode_ids(["Paris is"])[0].tolist()
     assert ours == transformers.AutoTokenizer.from_pretrained(folder)("Paris is", add_special_tokens=False)["input_ids"]

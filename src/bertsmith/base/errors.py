@@ -32,8 +32,6 @@ _UNFIT, _MOST_SHOWN = object(), 80
 _LARGEST = 2**63 - 1
 TOO_LARGE = "use a whole number of at most 64 bits"
 """The fix for a number that no tensor, file or system call could hold."""
-LEAST_GRADIENT_NORM = 1e-6
-"""Of `max_gradient_norm`, beside 0: gradients that are clipped to less vanish beside the epsilon of an optimizer."""
 _PLAIN_WORDS = {
     bool: "true or false",
     int: "a whole number",

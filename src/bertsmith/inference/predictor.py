@@ -89,7 +89,9 @@ class Predictor(Loaded):
             log_choice("longest row", f"{self.max_length} of {positions} tokens", f"{folder} says so")
         self.tokenizer = load_tokenizer(folder, shape)
         config, sentence = files.read_json(folder / CONFIG_FILE), read_sentence_config(folder)
-        kind = answering({**sentence, **trained.values, **config})
+        # What becomes of a cross-encoder's number, which versions before sentence-transformers 6 say in config.json.
+        named = {} if trained.values else {"sbert_ce_default_activation_function": sentence.get("activation_fn")}
+        kind = answering(named | trained.values | config)
         if kind is None:
             what = f"this folder holds {architecture_of(config)}, which predicts nothing by itself"
             fix = "fine-tune it first; `bertsmith embed` gives vectors of texts"

@@ -8,31 +8,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
-from bertsmith.base.errors import LEAST_GRADIENT_NORM, BertsmithError
+from bertsmith.base.errors import BertsmithError
 from bertsmith.recipes.schema import Recipe
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`; `below` excludes `high` itself, `above` excludes `low` itself. zero: what 0 stands
-    for, where that is allowed too."""
+    """Numbers from `low` to `high`; `below` excludes `high` itself, `above` excludes `low` itself."""
 
     low: float
     high: float = math.inf
     above: bool = False
     below: bool = False
-    zero: str = ""
 
     def holds(self, value: float) -> bool:
         """Whether `value` is in the range; NaN never is."""
         over = value > self.low if self.above else value >= self.low
         under = value < self.high if self.below else value <= self.high
-        return (over and under and math.isfinite(value)) or (self.zero != "" and value == 0)
+        return over and under and math.isfinite(value)
 
     def __str__(self) -> str:
         start = f"above {self.low:g}" if self.above else f"from {self.low:g}"
         if self.high == math.inf:
-            return f"{start}, or 0 for {self.zero}" if self.zero else start
+            return start
         return f"{start} to below {self.high:g}" if self.below else f"{start} to {self.high:g}"
 
 
@@ -71,7 +69,7 @@ RANGES: Mapping[str, Range] = {
     # As far as fp32 goes: an epsilon that is 0 there makes weights of rare pieces 0 / 0.
     "optimizer.epsilon": Range(1e-30, 1),
     "optimizer.weight_decay": Range(0, 1e6),
-    "optimizer.max_gradient_norm": Range(LEAST_GRADIENT_NORM, zero="no clipping"),
+    "optimizer.max_gradient_norm": _ZERO_UP,
     **{f"distillation.{name}": _ZERO_UP for name in ("labels", "hidden", "attention", "values")},
     "distillation.relation_heads": _ZERO_UP,
     "distillation.teacher_layers": _ZERO_UP,
@@ -108,6 +106,12 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     if model.hidden % model.heads:
         what = f"model.hidden {model.hidden} is not a multiple of model.heads {model.heads}"
         yield "model.heads", what, "choose a number of heads that divides the width"
+    limit, epsilon = recipe.optimizer.max_gradient_norm, recipe.optimizer.epsilon
+    if 0 < limit < epsilon:
+        what = (
+            f"optimizer.max_gradient_norm {limit} is below optimizer.epsilon {epsilon}, beside which gradients vanish"
+        )
+        yield "optimizer.max_gradient_norm", what, "raise it, or use 0 for no clipping"
     taught = recipe.distillation
     if not any((taught.labels, taught.hidden, taught.attention, taught.values)):
         yield "distillation.labels", "no loss has a weight above 0", "set one of labels, hidden, attention, values"

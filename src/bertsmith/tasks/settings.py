@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from bertsmith.base.errors import LEAST_GRADIENT_NORM, BertsmithError, TypeChecked, check_class
+from bertsmith.base.errors import BertsmithError, TypeChecked, check_class
 from bertsmith.tasks.reading.bad_rows import BAD_SHARE
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.sampling import Sampling
@@ -210,8 +210,8 @@ class FinetuneSettings(TypeChecked):
         _demand(not (self.focal and self.label_smoothing), "focal", self.focal, "it without label_smoothing")
         for name in ("weight_decay", "focal"):
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a number from 0")
-        limit, wanted = self.max_gradient_norm, f"a number from {LEAST_GRADIENT_NORM:g}, or 0 for no clipping"
-        _demand(limit == 0 or limit >= LEAST_GRADIENT_NORM, "max_gradient_norm", limit, wanted)
+        limit = self.max_gradient_norm  # below the optimizer's epsilon gradients vanish beside it
+        _demand(limit == 0 or limit >= 1e-6, "max_gradient_norm", limit, "a number from 1e-6, or 0 for no clipping")
 
     @property
     def overlap(self) -> int | None:

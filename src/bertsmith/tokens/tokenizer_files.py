@@ -30,13 +30,9 @@ _CASING = {
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 # The classes of transformers that take a tokenizer.json as it is; BertTokenizer has a casing of its own.
-_AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-# What is done here: text that mecab splits into words, as a BertJapaneseTokenizer says, would become other pieces.
-_AS_BERT = {
-    "word_tokenizer_type": "basic",
-    "subword_tokenizer_type": "wordpiece",
-    **dict(zip(SPECIAL_ROLES, SPECIAL_PIECES, strict=True)),
-}
+_AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer")
+# Of a BertJapaneseTokenizer, with what is done here: text that mecab splits into words would become other pieces.
+_SPLITTING = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
 # Of the model: others would give ids that are not counted as [UNK], or pieces not taken for the inner ones of words.
 _MODEL = {"unk_token": "[UNK]", "continuing_subword_prefix": "##"}
 # The pieces of a vocabulary are a list in memory, by their ids.
@@ -146,8 +142,9 @@ def keeps_end(folder: Path) -> bool:
 def _follow_config(path: Path, normalizer: dict[str, Any]) -> None:
     """Changes the normaliser of a tokenizer.json where the config beside it says otherwise, as `transformers` does."""
     beside = path.with_name(CONFIG_FILE)
-    casing = _read_casing(beside)
-    if _read_object(beside, _CONFIG_FIX).get("tokenizer_class") in _AS_IT_IS:
+    config = _read_config(beside)
+    casing = _casing_of(config, beside)
+    if config.get("tokenizer_class") in _AS_IT_IS:
         return
     for name, value in casing.items():
         ours = _CASING[name]
@@ -215,7 +212,8 @@ def _read_vocabulary(path: Path) -> Engine:
     pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     if pieces.count("") == 1:
         warn(f"{path}: line {pieces.index('') + 1:,} is empty; it counts as a piece, which no text gives")
-    config = _read_casing(path.with_name(CONFIG_FILE))
+    beside = path.with_name(CONFIG_FILE)
+    config = _casing_of(_read_config(beside), beside)
     lowercase = config.get("do_lower_case")
     if lowercase is None:
         lowercase = _has_no_capitals(pieces)
@@ -293,16 +291,27 @@ def _has_no_capitals(pieces: Sequence[str]) -> bool:
     return all(each == each.lower() for each in words or letters)
 
 
-def _read_casing(path: Path) -> dict[str, bool | None]:
-    """What a tokenizer_config.json says of casing, accents and ideographs; nothing where there is none. Raises
-    BertsmithError for words and pieces that are found otherwise than BERT finds them."""
-    config = _read_object(path, _CONFIG_FIX)
-    for name, wanted in _AS_BERT.items():
-        said = config.get(name)
-        said = said.get("content") if isinstance(said, dict) else said
-        if said not in (None, wanted):
-            fix = f"use transformers for this model; {_FIX}"
-            raise BertsmithError(f"its {name} is {json.dumps(said)}, BERT's is {wanted}", path, fix)
+def _read_config(path: Path) -> dict[str, Any]:
+    """A tokenizer_config.json; {} where there is none. Raises BertsmithError where it, or the special_tokens_map.json
+    that belongs to it, says other words or other special pieces than BERT's."""
+    config, roles_path = _read_object(path, _CONFIG_FIX), path.with_name(ROLES_FILE)
+    roles = dict(zip(SPECIAL_ROLES, SPECIAL_PIECES, strict=True))
+    splitting = {} if config.get("tokenizer_class") in ("BertTokenizer", "BertTokenizerFast") else _SPLITTING
+    wanted = [(path, config, roles | splitting)]
+    if "added_tokens_decoder" not in config:  # where it is there, transformers does not read the other file
+        wanted.append((roles_path, _read_object(roles_path, _ADDED_FIX), roles))
+    for where, values, ours in wanted:
+        for name, piece in ours.items():
+            said = values.get(name)
+            said = said.get("content") if isinstance(said, dict) else said
+            if said not in (None, "", piece):
+                fix = f"correct it, or use transformers for this model; {_FIX}"
+                raise BertsmithError(f"its {name} is {json.dumps(said)}, BERT's is {piece}", where, fix)
+    return config
+
+
+def _casing_of(config: Mapping[str, Any], path: Path) -> dict[str, bool | None]:
+    """What a tokenizer_config.json, which is at `path`, says of casing, accents and ideographs."""
     found = {name: config[name] for name in _CASING if name in config}
     for name, value in found.items():
         if value is not None and not isinstance(value, bool):

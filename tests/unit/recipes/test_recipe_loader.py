@@ -141,15 +141,8 @@ def test_flags_that_the_recipe_does_not_read_are_said(said):
         ("masking: {rate: .inf}", "masking.rate is inf", "mine.yaml, masking.rate", "below 1"),
         ("hours: 1e300", "hours is 1e+300", "mine.yaml, hours", "to 1e+06"),
         ("optimizer: {epsilon: 1e-50}", "optimizer.epsilon is 1e-50", "mine.yaml, optimizer.epsilon", "from 1e-30"),
-        *(
-            (
-                f"optimizer: {{max_gradient_norm: {value}}}",
-                "norm is ",
-                "mine.yaml, optimizer",
-                "1e-06, or 0 for no clip",
-            )
-            for value in ("9e-7", ".nan", "-1")
-        ),
+        ("optimizer: {max_gradient_norm: 9e-7}", "below optimizer.epsilon 1e-06", "mine.yaml, optimizer", "or use 0"),
+        ("optimizer: {max_gradient_norm: .nan}", "max_gradient_norm is nan", "mine.yaml, optimizer", "from 0"),
         ("optimizer: {weight_decay: 1e300}", "weight_decay is 1e+300", "mine.yaml, optimizer", "to 1e+06"),
         ("seed: 1\nseed: 2", "'seed' is given twice", "mine.yaml, line 2", "YAML"),
         ("3: 1", "is not text", "mine.yaml, line 1", "YAML"),

@@ -181,14 +181,14 @@ def _matches(source: str, passed: Tally, own: Path | None) -> Iterator[Path]:
 def _check_folders(parts: Sequence[str], first: int) -> None:
     """Raises BertsmithError for a folder that a glob of these parts, from `first` on, would look into and may not:
     Python's passes over it without a word."""
-    for number in range(first, len(parts)):
-        reached = Path(*parts[: number + (parts[number] == "**")])
-        folders = glob.glob(str(reached), recursive=True) if glob.has_magic(parts[number]) else []
-        for folder in filter(Path.is_dir, map(Path, folders)):
-            try:
-                os.scandir(folder).close()
-            except OSError as error:
-                _refuse(error)
+    wild = (number for number in range(first, len(parts)) if glob.has_magic(parts[number]))
+    # With a slash at its end a pattern matches folders alone, of which there are few.
+    reached = dict.fromkeys(f"{Path(*parts[: number + (parts[number] == '**')])}{os.sep}" for number in wild)
+    for folder in (folder for each in reached for folder in glob.iglob(each, recursive=True)):
+        try:
+            os.scandir(Path(folder)).close()
+        except PermissionError as error:
+            _refuse(error)
 
 
 def _refuse(error: OSError) -> None:

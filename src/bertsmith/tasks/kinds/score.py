@@ -83,7 +83,8 @@ class Score(Answering):
 
 
 def _activation(config: Mapping[str, Any]) -> Any:
-    """The activation that a config.json names, or what stands beside it; None where none is named."""
+    """The activation that a config.json names; None where it names none."""
     named = config.get("sentence_transformers")
-    earlier = config.get("sbert_ce_default_activation_function")
-    return config.get("activation_fn") or (named.get("activation_fn") if isinstance(named, Mapping) else earlier)
+    return (
+        named.get("activation_fn") if isinstance(named, Mapping) else config.get("sbert_ce_default_activation_function")
+    )
