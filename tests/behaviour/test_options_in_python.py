@@ -262,4 +262,6 @@ def test_a_text_in_place_of_the_name_of_its_file_is_refused(call, tmp_path):
         call("A text, and not the name of its file. " * 20, tmp_path / "out")
     assert caught.value.where.startswith("A text, and not")
     assert len(caught.value.where) <= 80
+    with pytest.raises(BertsmithError, match="a zero byte"):
+        call("a\0b", tmp_path / "out")
     assert not list(tmp_path.iterdir())

@@ -70,7 +70,7 @@ def read_errors(path: str | Path) -> Iterator[None]:
 
 def as_path(value: StrPath, name: str) -> Path:
     """What the argument `name` names. Raises BertsmithError for what is no path, for an empty text, which would be the
-    present folder, and for a name that the system finds too long, as a text in place of its file's name is."""
+    present folder, and for a name that no file can have, as a text in place of its file's name is often too long."""
     if value == "":
         raise BertsmithError(f"{name} is empty", name, "name a file or a folder; the present folder is .")
     try:
@@ -80,9 +80,9 @@ def as_path(value: StrPath, name: str) -> Path:
         what = f"{name} is of type {type(value).__name__}, which is no path"
         raise BertsmithError(what, name, "give a path, as a text or a Path") from error
     except (OSError, ValueError) as error:  # mostly of a path where nothing is yet
-        if getattr(error, "errno", None) == errno.ENAMETOOLONG:
-            what = f"this cannot be read or written ({os.strerror(errno.ENAMETOOLONG)})"
-            raise BertsmithError(what, f"{path!s:.80}", f"{name} is a path: give a shorter name") from error
+        if "\0" in str(path) or getattr(error, "errno", None) == errno.ENAMETOOLONG:
+            what = f"this cannot be read or written ({getattr(error, 'strerror', 'it holds a zero byte')})"
+            raise BertsmithError(what, f"{path!s:.80}", f"{name} is a path: name a file or a folder") from error
     return path
 
 

@@ -74,7 +74,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, budg
     listed = isinstance(overrides, Sequence) and not isinstance(overrides, str)
     if not listed or not all(isinstance(each, str) for each in overrides):
         fix = 'give a list of texts, such as ["--phase1.steps", "2"]'
-        raise BertsmithError(f"overrides is {overrides!r}", "overrides", fix)
+        raise BertsmithError(f"overrides is {overrides!r:.80}", "overrides", fix)
     if str(name_or_path) == BUDGET and not budget:
         what = "this preset leaves model, batch and rate to the hours and the device of `bertsmith pretrain`"
         raise BertsmithError(what, BUDGET, "name another one, or give what training.budget.budget_recipe makes of it")

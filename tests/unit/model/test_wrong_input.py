@@ -70,6 +70,12 @@ def test_a_mask_that_could_be_misread_is_refused(encoder: Encoder, mask: Tensor,
     assert caught.value.where == "attention_mask"
 
 
+def test_a_mask_of_whole_numbers_may_hide_all_and_one_of_nothing_may_be_of_floats(encoder: Encoder) -> None:
+    assert not encoder.encode_padded(IDS, torch.zeros(2, 6, dtype=torch.int64)).any()
+    assert not encoder.encode_padded(IDS, torch.zeros(2, 6, dtype=torch.bool)).any()
+    assert encoder.encode_padded(IDS[:, :0], torch.zeros(2, 0)).shape[:2] == (2, 0)
+
+
 def test_padding_without_a_mask_is_warned_of_once(encoder: Encoder, said: pytest.LogCaptureFixture) -> None:
     _warn_of_padding.cache_clear()
     padded = IDS.clone()

@@ -250,7 +250,7 @@ def _warn_of_rejected(rows: Sequence[str], name: str) -> None:
 
 def no_rows(name: str) -> BertsmithError:
     """Of a file of this name that has none."""
-    fix = "give at least one row, in a table behind the line of column names (without such a line: --columns.no-header)"
+    fix = "give at least one row; a table's first line is its column names, unless --columns.no-header says otherwise"
     return BertsmithError("no rows found", name, fix)
 
 

@@ -72,7 +72,7 @@ class DlloggerFile:
         self._start = datetime.now() - timedelta(seconds=max((_elapsed(each) for _, each in lines), default=0.0))
         make_folder(path.parent)
         if path.exists():  # without a last line that was cut short
-            kept = (line for line, each in lines if last_step is None or not _is_after(each, last_step))
+            kept = (line for line, each in lines if last_step is None or not _is_told_again(each, last_step))
             write_text(path, "".join(f"{line}\n" for line in kept))
         self._file = AppendedFile(path)
         self._loss: float | None = None
@@ -150,7 +150,7 @@ def _elapsed(line: Mapping[str, Any]) -> float:
         return 0.0
 
 
-def _is_after(line: Mapping[str, Any], step: int) -> bool:
+def _is_told_again(line: Mapping[str, Any], step: int) -> bool:
     """Whether a line is of a later step, or of the whole run."""
     found = line.get("step")
     is_later = isinstance(found, list) and len(found) > 1 and isinstance(found[-1], int) and found[-1] > step
