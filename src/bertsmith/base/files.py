@@ -82,7 +82,7 @@ def as_path(value: StrPath, name: str) -> Path:
     except (OSError, ValueError) as error:  # mostly of a path where nothing is yet
         if "\0" in str(path) or getattr(error, "errno", None) == errno.ENAMETOOLONG:
             what = f"this cannot be read or written ({getattr(error, 'strerror', 'it holds a zero byte')})"
-            raise BertsmithError(what, f"{path!s:.80}", f"{name} is a path: name a file or a folder") from error
+            raise BertsmithError(what, f"{path!s:.80}", f"{name} is a path: give another or a shorter name") from error
     return path
 
 
