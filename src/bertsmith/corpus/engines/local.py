@@ -70,8 +70,12 @@ class LocalEngine:
     def __exit__(self, *error: object) -> None:
         self._close()
 
-    def _close(self) -> None:
+    def _close(self, broken: bool = False) -> None:
+        """broken: a worker was killed, and so are the others."""
         if self._pool is not None:
+            # Python 3.11 does not end one that was just being started, and waits for it for ever.
+            for process in [*(self._pool._processes or {}).values()] if broken else []:
+                process.kill()
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
 
@@ -123,7 +127,7 @@ class LocalEngine:
             if broken:
                 suspects += running.values()
                 running.clear()
-                self._close()
+                self._close(broken=True)
                 warn("a worker process was killed; its part is done again")
         return sorted(suspects)
 
@@ -132,7 +136,7 @@ class LocalEngine:
             try:
                 return self._submit(function, task).result()
             except BrokenProcessPool:
-                self._close()
+                self._close(broken=True)
         raise BertsmithError(
             f"the worker process was killed {_ATTEMPTS_ALONE} times while it did this part alone",
             str(task),
@@ -145,4 +149,9 @@ class LocalEngine:
             if self._pool is None:
                 context = multiprocessing.get_context("spawn")
                 self._pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=start_worker)
-            return self._pool.submit(function, task)
+            try:
+                return self._pool.submit(function, task)
+            except OSError as error:
+                if self._pool._broken:  # seen while one more was being started, of Python 3.11
+                    raise BrokenProcessPool from error
+                raise

@@ -6,6 +6,10 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
+import time
+from concurrent.futures.process import _ExecutorManagerThread
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +235,48 @@ def test_errors_of_parts_and_killed_workers(tmp_path: Path) -> None:
         assert len(pids) == 5
         with pytest.raises(BertsmithError, match="killed 2 times"):
             engine.run(_die, range(4))
+
+
+@pytest.mark.parametrize("seen", ["before it starts", "as it has started"])
+def test_a_worker_that_starts_while_another_is_killed_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, seen: str
+) -> None:
+    """Python 3.11 ends the workers that it knows, then waits for all; from 3.12 on no other starts between the two."""
+    died, begun, ended = threading.Event(), threading.Event(), threading.Event()
+    started = list[object]()
+    start = SpawnProcess.start
+    terminate, shut_down = _ExecutorManagerThread.terminate_broken, _ExecutorManagerThread.shutdown_workers
+
+    def start_late(process: SpawnProcess) -> None:
+        started.append(process)
+        if len(started) == 2:
+            died.wait(20)
+            if seen == "before it starts":
+                begun.set()
+                ended.wait(2)
+        start(process)
+        if len(started) == 2:
+            begun.set()
+            ended.wait(2)
+
+    def terminate_late(manager: Any, cause: Any) -> None:
+        died.set()
+        begun.wait(20)
+        terminate(manager, cause)
+
+    def shut_down_early(manager: Any) -> None:
+        shut_down(manager)
+        for _ in range(0 if ended.is_set() else 200):
+            ended.set()
+            if len(manager.processes) == 2:
+                break
+            time.sleep(0.01)
+
+    monkeypatch.setattr(SpawnProcess, "start", start_late)
+    monkeypatch.setattr(_ExecutorManagerThread, "terminate_broken", terminate_late)
+    monkeypatch.setattr(_ExecutorManagerThread, "shutdown_workers", shut_down_early)
+    with LocalEngine(2) as engine, pytest.raises(BertsmithError, match="killed 2 times"):
+        engine.run(_die, [2, 0])
 
 
 def test_workers_that_cannot_be_started_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
