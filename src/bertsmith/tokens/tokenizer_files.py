@@ -311,7 +311,8 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _casing_of(config: Mapping[str, Any], path: Path) -> dict[str, bool | None]:
-    """What a tokenizer_config.json, which is at `path`, says of casing, accents and ideographs."""
+    """What a tokenizer_config.json, which is at `path`, says of casing, accents and ideographs. Raises
+    BertsmithError for what is neither true, false nor null."""
     found = {name: config[name] for name in _CASING if name in config}
     for name, value in found.items():
         if value is not None and not isinstance(value, bool):
