@@ -167,22 +167,21 @@ def _notches(runs: Runs) -> list[tuple[float, str]]:
 
 def _sources(words: Sequence[tuple[str, str]], beside: Sequence[Line]) -> Markup:
     """How the kinds of curves of a chart, given as (marks, word), are distinguished, where there is more than one."""
-    swatches = [(Line(word, floats([]), floats([]), marks=marks), word) for marks, word in words]
-    swatches = [*swatches, *((line, line.label) for line in beside)]
-    if len(swatches) < 2 and not any(marks for marks, _ in words):
+    lines = [*(Line(word, floats([]), floats([]), marks=marks) for marks, word in words), *beside]
+    if len(lines) < 2 and not any(line.marks for line in lines):
         return Markup("")
-    return element("span", *(swatch(line, word) for line, word in swatches), class_="sources")
+    return element("span", *map(swatch, lines), class_="sources")
 
 
-def swatch(line: Line, *words: str) -> Markup:
-    """A short piece of a line, and what it stands for."""
+def swatch(line: Line) -> Markup:
+    """A short piece of a line, and its label."""
     kind = "faint" if line.faint else f"c{line.style.colour}" if line.style.key else "plain"
     parts = [element("line", x1=0, x2=26, y1=5, y2=5, stroke_dasharray=DASHES[line.style.dashes] or False)]
     if line.marks:
         parts.append(element("circle", cx="13", cy="5", r="2.6"))
     drawn = element("g", *parts, class_=f"line {kind} {line.marks}".strip())
     picture = element("svg", drawn, viewBox="0 0 26 10", class_="swatch", aria_hidden="true")
-    return element("span", picture, " ", *words, class_="swatched")
+    return element("span", picture, " ", line.label, class_="swatched")
 
 
 def _legend(runs: Runs) -> Markup:
@@ -193,9 +192,9 @@ def _legend(runs: Runs) -> Markup:
         if not run.key and len(stages) < 2:
             continue
         for place, stage in enumerate(stages or [""]):
-            style = style_of(run, stage, place)
             words = [title_of(run) if run.key and place == 0 else "", stage]
-            item = swatch(Line("", floats([]), floats([]), style), joined([each for each in words if each], ", "))
+            label = joined([each for each in words if each], ", ")
+            item = swatch(Line(label, floats([]), floats([]), style_of(run, stage, place)))
             if run.key and place == 0:
                 name = f"show-{run.number}"
                 item = element("label", element("input", type="checkbox", id=name, checked=True), " ", item)

@@ -245,7 +245,7 @@ def _diagonal(low: float, high: float) -> Line:
 
 
 def _charted(chart: Chart, lines: Sequence[Line], facts: Sequence[str], numbers: Markup) -> Markup:
-    legend = element("span", *(swatch(line, line.label) for line in lines), class_="sources")
+    legend = element("span", *map(swatch, lines), class_="sources")
     caption = element("figcaption", chart.title, legend)
     figure = element("figure", caption, draw(chart, _MOST_BINS))
     said = [paragraph("; ".join(facts), ".")] if facts else []

@@ -81,9 +81,8 @@ def _figures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         (title_for(name), number(value))
         for name, value in record.items()
-        if name not in ("kind", "step", *STAGES)
+        if name not in ("kind", "step", "sequence_length", MEMORY, *STAGES)
         and not name.endswith("_step")
-        and name not in ("sequence_length", MEMORY)
         and isinstance(value, int | float)
     ]
 
@@ -128,8 +127,8 @@ def recipes(runs: Runs) -> Markup:
     if len(runs) > 1:
         every = [{**run.recipe, **_started_with(run)} for run in runs]
         names = dict.fromkeys(name for fields in every for name in fields)
-        differing = [name for name in names if len({_told(fields, name) for fields in every}) > 1]
-        facts = [{name: _told(fields, name) for name in differing} for fields in every]
+        differing = [name for name in names if len({str(fields.get(name, "")) for fields in every}) > 1]
+        facts = [{name: str(fields.get(name, "")) for name in differing} for fields in every]
         same = f"{len(names) - len(differing):,} other fields are the same in all of them."
         parts += (
             [side_by_side("What differs", runs, facts), paragraph(same)] if differing else [paragraph("None differs.")]
@@ -140,10 +139,6 @@ def recipes(runs: Runs) -> Markup:
             parts.append(details(joined(["Recipe of ", title_of(run)]), whole))
     title = "Recipe differences" if len(runs) > 1 else "Recipe"
     return section("recipes", title, *(parts or [paragraph("There is no recipe.")]))
-
-
-def _told(fields: Mapping[str, Any], name: str) -> str:
-    return str(fields[name]) if name in fields else ""
 
 
 def _started_with(run: RunRead) -> dict[str, str]:

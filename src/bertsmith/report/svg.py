@@ -121,10 +121,9 @@ def _frame(chart: Chart, x: Axis, y: Axis) -> Markup:
 def _line(line: Line, x: Axis, y: Axis, most: int) -> Markup:
     xs, ys = thinned(line.xs, line.ys, most)
     points = [f"{a:.1f},{b:.1f}" for a, b in zip(x.place(xs).tolist(), y.place(ys).tolist(), strict=True)]
-    dashes = DASHES[line.style.dashes % len(DASHES)]
-    kind = "faint" if line.faint else f"c{line.style.colour % COLOURS}"
+    kind = "faint" if line.faint else f"c{line.style.colour}"
     parts: list[str] = [
-        element("polyline", points=" ".join(points), stroke_dasharray=dashes or False)
+        element("polyline", points=" ".join(points), stroke_dasharray=DASHES[line.style.dashes] or False)
         if len(points) > 1
         else _mark(points[0])
     ]
@@ -142,20 +141,16 @@ def _mark(point: str) -> Markup:
 def _ends(lines: Sequence[Line], x: Axis, y: Axis) -> Markup:
     """The key of each curve at its end, moved up or down where they would cover one another; none where there are too
     many: the table under the chart has them all."""
-    last = {line.style: line for line in reversed(lines) if line.style.key}
+    last = {line.style: y.place(float(line.ys[-1])) for line in reversed(lines) if line.style.key}
     if len(last) > _MOST_ENDS:
         return Markup("")
-    ordered = sorted((y.place(float(line.ys[-1])), number) for number, line in enumerate(last.values()))
-    styles = list(last)
-    places = spread([place for place, _ in ordered], _LINE, TOP + _LINE / 2, HEIGHT - BOTTOM)
+    styles = sorted(last, key=lambda style: last[style])
+    places = spread([last[style] for style in styles], _LINE, TOP + _LINE / 2, HEIGHT - BOTTOM)
+    kinds = [f"end c{style.colour} run-{style.run}" for style in styles]
     return joined(
-        element("text", styles[number].key, x=x.start + x.length + 3, y=place + 3.5, class_=_end_class(styles[number]))
-        for place, (_, number) in zip(places, ordered, strict=True)
+        element("text", style.key, x=x.start + x.length + 3, y=place + 3.5, class_=kind)
+        for style, place, kind in zip(styles, places, kinds, strict=True)
     )
-
-
-def _end_class(style: Style) -> str:
-    return f"end c{style.colour % COLOURS} run-{style.run}"
 
 
 def spread(places: Sequence[float], apart: float, low: float, high: float) -> list[float]:
