@@ -14,7 +14,7 @@ import pytest
 
 import bertsmith
 from bertsmith.cli import main
-from bertsmith.cli.verbs import VERBS
+from bertsmith.cli.entry import VERBS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

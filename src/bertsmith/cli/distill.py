@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -63,15 +63,8 @@ def _on_task(call: Call) -> int:
         flags, settings = task_flags(call, DistillFlags, lambda benchmark, _: distill_settings(benchmark))
 
     def work(device: str) -> Path:
-        from bertsmith.tasks.distill import distill
-
         rows = {"train": flags.train, "dev": flags.dev, "test": flags.test, "data": flags.data}
-        ours = replace(settings, device=device)
-        result = distill(
-            flags.teacher, flags.student, flags.out, task=flags.task, **rows, settings=ours, resume=flags.resume
-        )
-        assert result.model is not None
-        return result.model
+        return _distilled(flags, flags.student, task=flags.task, **rows, settings=replace(settings, device=device))
 
     return over_ranks(call, flags, settings.device, work)
 
@@ -81,12 +74,7 @@ def _on_corpus(call: Call) -> int:
         flags, recipe = _corpus_flags(call)
 
     def work(device: str) -> Path:
-        from bertsmith.tasks.distill import distill
-
-        ours = replace(recipe, device=device)
-        result = distill(flags.teacher, ours, flags.out, corpus=flags.corpus, resume=flags.resume)
-        assert result.model is not None
-        return result.model
+        return _distilled(flags, replace(recipe, device=device), corpus=flags.corpus)
 
     return over_ranks(call, flags, recipe.device, work)
 
@@ -97,6 +85,14 @@ def _corpus_flags(call: Call) -> tuple[CorpusFlags, Recipe]:
         what = "on a corpus the student is a recipe, which says what it learns from and for how long"
         raise BertsmithError(what, "--student", f"give a YAML file, or one of: {', '.join(presets())}")
     return flags, load_recipe(flags.student, given_fields(call))
+
+
+def _distilled(flags: DistillFlags | CorpusFlags, student: str | Recipe | None, **others: Any) -> Path:
+    from bertsmith.tasks.distill import distill
+
+    result = distill(flags.teacher, student, flags.out, resume=flags.resume, **others)
+    assert result.model is not None
+    return result.model
 
 
 VERBS = {

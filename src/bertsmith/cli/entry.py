@@ -11,11 +11,14 @@ from contextlib import suppress
 import bertsmith
 from bertsmith.base import errors, log
 from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import bench, data, distill, export, plan, quickstart, report, serve, train, use
 from bertsmith.cli.ending import tell
-from bertsmith.cli.verb import EVERYWHERE, Call
-from bertsmith.cli.verbs import VERBS
+from bertsmith.cli.verb import EVERYWHERE, Call, Verb
 from bertsmith.recipes.flags import wants_help
 
+_GROUPS = (quickstart, data, plan, train, distill, report, use, export, serve, bench)
+VERBS: dict[str, Verb] = {name: verb for group in _GROUPS for name, verb in group.VERBS.items()}
+"""All verbs, in the order in which text flows through them."""
 # Verbs, and words in place of one, whose result goes to standard output.
 _PRINTING = ("help", "--version", "inspect", "verify", "plan", "evaluate", "bench")
 

@@ -21,9 +21,9 @@ from bertsmith.base.ranks import launcher
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.cli import main, ranks
 from bertsmith.cli.distill import _corpus_flags
+from bertsmith.cli.entry import VERBS
 from bertsmith.cli.train import PretrainFlags, recipe_flags
 from bertsmith.cli.verb import Call, Verb
-from bertsmith.cli.verbs import VERBS
 from bertsmith.recipes.flags import flag, leaves
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.recipes.schema import Recipe

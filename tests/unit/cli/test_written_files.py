@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bertsmith.cli import main
+from bertsmith.cli.entry import VERBS
 from bertsmith.cli.verb import _WRITTEN
-from bertsmith.cli.verbs import VERBS
 
 
 @pytest.mark.parametrize(
