@@ -10,7 +10,7 @@ import dataclasses
 import io
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -135,10 +135,8 @@ def parse_flags(
     beside: another dataclass, whose flags were taken out of `args`: what is mistyped may be one of these.
     Raises BertsmithError for an unknown flag (with the nearest one), a missing or a wrong value.
     """
-    import tyro
-
-    cli = partial(tyro.cli, prog=prog, description=description)
-    return _parse(kind, args, cli, dict(_flag_types(kind)) | dict(_flag_types(beside) if beside else ()))
+    known = dict(_flag_types(kind)) | dict(_flag_types(beside) if beside else ())
+    return _parse(kind, args, known, prog, description)
 
 
 def parse_two(own: type[T], settings: U, args: Sequence[str], *, prog: str, description: str = "") -> tuple[T, U]:
@@ -155,18 +153,15 @@ def parse_two(own: type[T], settings: U, args: Sequence[str], *, prog: str, desc
         ("settings", Annotated[kind, unprefixed], dataclasses.field(default_factory=lambda: settings)),
     ]
     joined: Any = dataclasses.make_dataclass("Flags", fields)
-    cli = partial(tyro.cli, prog=prog, description=description)
-    parsed = _parse(joined, args, cli, {**dict(_flag_types(own)), **dict(_flag_types(kind))})
+    parsed = _parse(joined, args, dict(_flag_types(own)) | dict(_flag_types(kind)), prog, description)
     return parsed.own, parsed.settings
 
 
-def _parse(kind: type[T], args: Sequence[str], cli: partial[Any], known: Mapping[str, Any]) -> T:
-    prog = cli.keywords["prog"]
+def _parse(kind: type[T], args: Sequence[str], known: Mapping[str, Any], prog: str, description: str) -> T:
+    """known: the types of all flags, as `_flag_types` has them."""
+    import tyro
 
-    def read() -> T:
-        parsed: T = cli(kind, args=list(args))
-        return parsed
-
+    read: Callable[[], T] = partial(tyro.cli, kind, prog=prog, description=description, args=list(args))
     if wants_help(args):
         _join_lines(kind)
         return read()

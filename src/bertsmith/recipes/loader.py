@@ -8,7 +8,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from importlib import resources
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
@@ -18,7 +18,8 @@ from bertsmith.recipes.flags import flag, leaves, named_by, split_flags, value_o
 from bertsmith.recipes.ranges import validate
 from bertsmith.recipes.schema import Recipe
 
-FIELDS: tuple[str, ...] = tuple(name for name, _ in leaves(Recipe))
+_TYPES = dict(leaves(Recipe))
+FIELDS = tuple(_TYPES)
 """The dotted names of all fields of a recipe: model.layers, phase1.steps, seed."""
 
 _NOT_DECIMAL = re.compile(r"[-+]?0[0-9_bx].*")
@@ -43,9 +44,8 @@ class _UniqueKeys(yaml.SafeLoader):
         """A number. YAML 1.1 has others than decimal ones: 010 is 8, and 1:30 is 90."""
         is_whole = node.tag.endswith(":int")
         if ":" in node.value or (is_whole and _NOT_DECIMAL.fullmatch(node.value)):
-            raise yaml.constructor.ConstructorError(
-                None, None, f"{node.value} is no decimal number, and YAML would read another one", node.start_mark
-            )
+            fault = f"{node.value} is no decimal number, and YAML would read another one"
+            raise yaml.constructor.ConstructorError(None, None, fault, node.start_mark)
         return self.construct_yaml_int(node) if is_whole else self.construct_yaml_float(node)
 
 
@@ -159,15 +159,13 @@ def _parse(text: str, where: str) -> Mapping[str, Any]:
         values = yaml.load(text, Loader=_UniqueKeys)
     # Nested too deeply, a number of thousands of digits, or a value that is not what its tag says.
     except (RecursionError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise BertsmithError(
-            f"this recipe cannot be read: {error}", where, "write a recipe as docs/recipes.md has it"
-        ) from error
+        fix = "write a recipe as docs/recipes.md has it"
+        raise BertsmithError(f"this recipe cannot be read: {error}", where, fix) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        raise BertsmithError(
-            f"this recipe is not valid YAML: {getattr(error, 'problem', error)}", where + line, "fix the YAML there"
-        ) from error
+        what = f"this recipe is not valid YAML: {getattr(error, 'problem', error)}"
+        raise BertsmithError(what, where + line, "fix the YAML there") from error
     if not isinstance(values, dict) or not values:
         raise BertsmithError("this recipe has no keys", where, f"start with one of: {', '.join(_sections())}")
     return values
@@ -183,7 +181,7 @@ def _flatten(values: Mapping[str, Any], where: str, prefix: str = "") -> dict[st
                 what = f"{name} takes one value, but has {'none' if value is None else 'several'}"
                 raise BertsmithError(what, f"{where}, {name}", f"write {key}: VALUE")
             # YAML reads a bare true as a boolean, also for a field in which it is one of several words.
-            is_word = isinstance(value, bool) and "true" in getattr(dict(leaves(Recipe))[name], "__args__", ())
+            is_word = isinstance(value, bool) and "true" in get_args(_TYPES[name])
             flat[name] = str(value).lower() if is_word else str(value)
         elif any(field.startswith(name + ".") for field in FIELDS):
             if not isinstance(value, dict):
@@ -201,14 +199,14 @@ def _sections() -> list[str]:
 
 
 def _typed(given: Mapping[str, str], origins: Mapping[str, str]) -> Recipe:
-    hints, found = dict(leaves(Recipe)), Recipe()
+    found = Recipe()
     sections: dict[str, dict[str, Any]] = {}
     for name, text in given.items():
         section, _, field = name.rpartition(".")
         try:
-            value = value_of(hints[name], text)
+            value = value_of(_TYPES[name], text)
         except ValueError as error:
-            raise BertsmithError(f"{name} is '{text}'", origins[name], f"use {wanted(hints[name])}") from error
+            raise BertsmithError(f"{name} is '{text}'", origins[name], f"use {wanted(_TYPES[name])}") from error
         if is_too_large(value):
             raise BertsmithError(f"{name} is '{text}'", origins[name], TOO_LARGE)
         sections.setdefault(section, {})[field] = value
