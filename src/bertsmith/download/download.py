@@ -52,9 +52,8 @@ class DownloadOptions(TypeChecked):
             fix = f"use LAYERSxWIDTH, of {', '.join(map(str, _LAYERS))} layers and {', '.join(map(str, _WIDTHS))}"
             raise BertsmithError(f"shape is '{self.shape}'", "download", fix)
         if self.url is not None and not re.match(r"https?://[^/?#]", self.url):
-            raise BertsmithError(
-                f"url is '{self.url}'", "download", "use an address that begins with https:// or http://"
-            )
+            fix = "use an address that begins with https:// or http://"
+            raise BertsmithError(f"url is '{self.url}'", "download", fix)
 
     @property
     def names(self) -> dict[str, int]:
@@ -167,8 +166,7 @@ class _Download:
             unpack(wanted.path, self._folder, wanted.file.holds)
         except WrongZip as error:
             wanted.path.unlink()
-            fix = error.fix.removeprefix("delete it and ")
-            raise BertsmithError(f"{error.what}; the zip was deleted", error.where, fix) from error
+            raise BertsmithError(f"{error.what}; the zip was deleted", error.where, error.fix) from error
 
     def _is_there(self, wanted: _Wanted) -> bool:
         """Raises BertsmithError where another file has the name."""

@@ -143,11 +143,8 @@ def fetch(
             if not continued:
                 break
             warn(f"{path.name} was put together from several answers and is wrong; it is fetched again in one piece")
-    raise BertsmithError(
-        f"checksum mismatch: {remote.algorithm} is {found}, expected {remote.digest}; the file was deleted",
-        remote.url,
-        OTHER_VERSION,
-    )
+    what = f"checksum mismatch: {remote.algorithm} is {found}, expected {remote.digest}; the file was deleted"
+    raise BertsmithError(what, remote.url, OTHER_VERSION)
 
 
 def fetch_text(url: str, patience: Patience | None = None, most: int = 1 << 24) -> str:

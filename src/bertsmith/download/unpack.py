@@ -20,7 +20,7 @@ _BLOCK = 1 << 20
 
 
 class WrongZip(BertsmithError):
-    """A zip that is damaged, or another one than was wanted."""
+    """A zip that is damaged, or another one than was wanted; its fix is for when it is deleted."""
 
 
 def unpack(archive: Path, folder: Path, holds: Mapping[str, str] | None = None) -> None:
@@ -48,7 +48,7 @@ def unpack(archive: Path, folder: Path, holds: Mapping[str, str] | None = None) 
                     files.write_whole(path, partial(_copy, file, digests[path], f"{archive}: {path.name}"))
     # What zipfile raises for bytes that it does not expect: of its own, of zlib, and for methods that it lacks.
     except (zipfile.BadZipFile, EOFError, zlib.error, RuntimeError, UnicodeDecodeError) as error:
-        raise WrongZip(f"this zip is damaged ({error})", archive, "delete it and run the command again") from error
+        raise WrongZip(f"this zip is damaged ({error})", archive, "run the command again") from error
     checks = [f"sha256 verified of {sum(map(bool, holds.values()))}"] if any(holds.values()) else []
     left = [f"{counted(len(litter), 'file')} of the archiver's own left out"] if litter else []
     said = f"  {archive.name}: {len(missing)} of {len(placed)} files unpacked into {folder}, by their CRC-32 as packed"
@@ -81,7 +81,7 @@ def _check_methods(archive: Path, members: Sequence[zipfile.ZipInfo]) -> None:
     other = [each.filename for each in members if each.compress_type not in usual or each.header_offset < 0]
     if other:
         what = f"this zip is damaged, or packed in an unusual way ({other[0]})"
-        raise WrongZip(what, archive, "delete it and run the command again")
+        raise WrongZip(what, archive, "run the command again")
 
 
 def _check_way(archive: Path, there: Sequence[Path]) -> None:
@@ -94,7 +94,7 @@ def _check_names(archive: Path, found: set[str], holds: Mapping[str, str]) -> No
     lacking = sorted(holds.keys() - found)
     if lacking:
         what = f"{', '.join(lacking)} should be in this zip; it holds {first_of(sorted(found)) or 'nothing'}"
-        raise WrongZip(what, archive, "delete it and run the command again, or name a mirror by --url")
+        raise WrongZip(what, archive, "run the command again, or name a mirror by --url")
 
 
 def _is_there(path: Path, crc: int, digest: str) -> bool:
