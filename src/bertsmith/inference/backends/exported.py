@@ -12,12 +12,6 @@ from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import log_choice
 from bertsmith.weights.stored import EXPORT_FILE, stored_files
 
-BACKENDS: dict[str, tuple[str, ...]] = {
-    "torch": tuple(each for each in PRECISIONS if each != "auto"),
-    "onnx": ("fp32", "int8"),
-    "openvino": ("fp32", "bf16", "int8"),
-}
-"""The engines, and the precisions that each has."""
 GRAPH_FILES = {
     "onnx": {"fp32": "model.onnx", "int8": "model_int8.onnx"},
     "openvino": {
@@ -27,6 +21,11 @@ GRAPH_FILES = {
     },
 }
 """The graph that an engine runs at a precision. OpenVINO makes bf16 products of the weights in fp32."""
+BACKENDS: dict[str, tuple[str, ...]] = {
+    "torch": tuple(each for each in PRECISIONS if each != "auto"),
+    **{backend: tuple(graphs) for backend, graphs in GRAPH_FILES.items()},
+}
+"""The engines, and the precisions that each has."""
 
 
 @dataclass(frozen=True)

@@ -13,22 +13,18 @@ from pydantic_core import to_json
 from bertsmith.base.errors import BertsmithError
 
 OPENAI_PATHS = "/v1/"
-ERROR_TYPES = {
-    400: "Validation",
+_ERROR_TYPES = {
     401: "Unauthorized",
     404: "NotFound",
     405: "NotFound",
     408: "Timeout",
-    413: "Validation",
-    415: "Validation",
-    422: "Validation",
     424: "Backend",
     429: "Overloaded",
-    431: "Validation",
     500: "Backend",
     503: "Unhealthy",
     504: "Timeout",
 }
+"""Of Text Embeddings Inference; every other status is a "Validation"."""
 
 
 @dataclass
@@ -41,7 +37,7 @@ class Refusal(Exception):
 
     def body(self, path: str) -> bytes:
         """The JSON for a request of this path."""
-        kind = ERROR_TYPES.get(self.status, "Validation")
+        kind = _ERROR_TYPES.get(self.status, "Validation")
         # A name that a client sent may hold half of a surrogate pair, which no answer can.
         message = self.message.encode(errors="backslashreplace").decode()
         if path.startswith(OPENAI_PATHS):

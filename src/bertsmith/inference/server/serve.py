@@ -184,5 +184,5 @@ def _allow_files(limits: Limits) -> None:
 
 def _without_texts(record: logging.LogRecord) -> bool:
     """Leaves out what is logged of the rows of requests: it may hold their words."""
-    own = (threading.current_thread().name or "").startswith((ROWS_THREAD, "compute"))
+    own = threading.current_thread().name.startswith((ROWS_THREAD, "compute"))
     return not own or record.levelno >= logging.WARNING

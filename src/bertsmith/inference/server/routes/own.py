@@ -105,14 +105,13 @@ def _shortened(found: Prediction, top: int) -> dict[str, Any]:
 
 def _info(model: Model, service: Service) -> dict[str, Any]:
     limits = service.limits
-    columns = model.prompts if isinstance(model, RowModel) else []
     return {
         "model_id": model.name,
         "model_sha": None,
         "model_dtype": model.precision,
         "model_type": _model_type(model),
         "kind": model.kind,
-        "columns": columns,
+        "columns": model.prompts if isinstance(model, RowModel) else [],
         "pairs": model.pairs if isinstance(model, RowModel) else None,
         "max_concurrent_requests": limits.queue_requests,
         "max_input_length": model.max_length,

@@ -5,8 +5,8 @@ const LONG = "long";
 const OPTIONAL = "may be empty";
 const KINDS = {
   classify: { title: "classes", columns: texts, show: showClasses },
-  regress: { title: "a number", columns: texts, show: showNumber },
-  score: { title: "a score", columns: texts, show: showScore },
+  regress: { title: "a number", columns: texts, show: (found) => [large(found.number.toFixed(4))] },
+  score: { title: "a score", columns: texts, show: (found) => [large(found.score.toFixed(4))] },
   tag: { title: "entities", columns: (model) => [[model.columns[0], "Text", LONG, ""]], show: showEntities },
   qa: {
     title: "questions",
@@ -211,20 +211,16 @@ function percent(share) {
 function showClasses(found) {
   const given = found.labels ?? [found.label];
   const ordered = Object.entries(found.scores).sort((one, other) => other[1] - one[1]);
-  return [make("p", { class: "large" }, given.join(", ") || "no label"), bars(ordered)];
+  return [large(given.join(", ") || "no label"), bars(ordered)];
 }
 
-function showNumber(found) {
-  return [make("p", { class: "large" }, found.number.toFixed(4))];
-}
-
-function showScore(found) {
-  return [make("p", { class: "large" }, found.score.toFixed(4))];
+function large(words) {
+  return make("p", { class: "large" }, words);
 }
 
 function showChoice(found, values, model) {
   const choices = choicesOf(model, values);
-  return [make("p", { class: "large" }, found.choice), bars(found.scores.map((score, place) => [choices[place], score]))];
+  return [large(found.choice), bars(found.scores.map((score, place) => [choices[place], score]))];
 }
 
 // Places are counted in characters of Unicode, which JavaScript's own indices are not.
@@ -258,7 +254,7 @@ function showAnswer(found, values, model) {
   const spans = found.start === null ? [] : [{ start: found.start, end: found.end }];
   const best = found.nbest.map((guess) => [guess.text || "no answer", guess.probability]);
   return [
-    make("p", { class: "large" }, found.answer || "no answer"),
+    large(found.answer || "no answer"),
     pieces(context, spans, (words) => make("mark", {}, words)),
     make("h2", {}, "The best answers"),
     bars(best),
