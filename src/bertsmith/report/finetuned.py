@@ -263,7 +263,7 @@ def _doubts(found: Mapping[str, Any], limits: Limits, part: str) -> Markup:
         [
             str(each.get("where", NOTHING)),
             *(element("bdi", _label(each[name])) for name in named),
-            _texts(each, limits, part),
+            joined(_text(str(each[name]), limits, part) for name in _TEXTS if each.get(name)),
             *(number(each[key]) for key in figures),
         ]
         for each in doubts
@@ -276,20 +276,13 @@ def _label(value: Any) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-def _texts(row: Mapping[str, Any], limits: Limits, part: str) -> Markup:
-    return joined([_text(str(row[name]), limits, part) for name in _TEXTS if row.get(name)])
-
-
 def _text(text: str, limits: Limits, part: str) -> Markup:
     """A text, or its beginning with the whole on demand, as far as a page has room for it."""
     if len(text) <= limits.brief:
         return element("div", text, class_="text", dir="auto")
     kept = text[: limits.text]
     what = f"{len(text):,} characters"
-    cut = (
-        []
-        if len(kept) == len(text)
-        else [paragraph(f"{len(kept):,} of {what}; the rest is in report/{part}/{DOUBTS_FILE}.")]
-    )
+    rest = f"{len(kept):,} of {what}; the rest is in report/{part}/{DOUBTS_FILE}."
+    cut = [paragraph(rest)] if len(kept) < len(text) else []
     summary = joined([text[: limits.brief].rstrip(), f"… (the first {limits.brief:,} of {what})"])
     return element("div", details(summary, element("div", kept), *cut), class_="text", dir="auto")

@@ -37,7 +37,6 @@ from bertsmith.training.records.names import (
 from bertsmith.weights.names import CONFIG_FILE, FINETUNE_FILE
 
 PARTS = ("dev", "test", OUT_OF_FOLD)
-_VERBS = "pretrain, finetune or distill"
 
 
 @dataclass
@@ -135,14 +134,14 @@ def key_of(number: int) -> str:
 def _check_run(folder: Path) -> None:
     if (folder / RUN_FILE).is_file():
         return
+    fix = "name a folder that pretrain, finetune or distill wrote"
     if not folder.is_dir():
         what = "this is a file, and a run is a folder" if folder.is_file() else "there is no such folder"
-        raise BertsmithError(what, folder, f"name a folder that {_VERBS} wrote")
+        raise BertsmithError(what, folder, fix)
     if (folder.parent / RUN_FILE).is_file():
         fix = f"name the run: {folder.parent}"
-    else:
-        inside = sorted(path.parent.name for path in folder.glob(f"*/{RUN_FILE}"))
-        fix = f"name one of those inside: {first_of(inside, 4)}" if inside else f"name a folder that {_VERBS} wrote"
+    elif inside := sorted(path.parent.name for path in folder.glob(f"*/{RUN_FILE}")):
+        fix = f"name one of those inside: {first_of(inside, 4)}"
     raise BertsmithError(f"this folder is not a run's: it has no {RUN_FILE}", folder, fix)
 
 
