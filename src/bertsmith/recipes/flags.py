@@ -139,7 +139,7 @@ def parse_flags(
     return _parse(kind, args, known, prog, description)
 
 
-def parse_two(own: type[T], settings: U, args: Sequence[str], *, prog: str, description: str = "") -> tuple[T, U]:
+def parse_two(own: type[T], settings: U, args: Sequence[str], *, prog: str, description: str) -> tuple[T, U]:
     """Reads two dataclasses from the same flags; the defaults of the second come from `settings`.
 
     Raises BertsmithError as `parse_flags` does.

@@ -92,25 +92,24 @@ def validate(recipe: Recipe, origins: Mapping[str, str] | None = None) -> None:
     origins: where each value came from, by dotted name, for the message. Raises BertsmithError for the first value that
     is out of range.
     """
+    for name, what, fix in _faults(recipe):
+        raise BertsmithError(what, (origins or {}).get(name, f"recipe, {name}"), fix)
+
+
+def _faults(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """(field, what is wrong, how to fix it) for ranges, and then for rules that involve several fields."""
     for name, limits in RANGES.items():
         value = attrgetter(name)(recipe)
         if value != "auto" and not limits.holds(value):
-            raise _wrong(f"{name} is {value}", name, f"use a number {limits}", origins)
-    for name, what, fix in _contradictions(recipe):
-        raise _wrong(what, name, fix, origins)
-
-
-def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
-    """(field, what is wrong, how to fix it) for rules that involve several fields."""
+            yield name, f"{name} is {value}", f"use a number {limits}"
     model = recipe.model
     if model.hidden % model.heads:
         what = f"model.hidden {model.hidden} is not a multiple of model.heads {model.heads}"
         yield "model.heads", what, "choose a number of heads that divides the width"
     limit, epsilon = recipe.optimizer.max_gradient_norm, recipe.optimizer.epsilon
     if 0 < limit < epsilon:
-        what = (
-            f"optimizer.max_gradient_norm {limit} is below optimizer.epsilon {epsilon}, beside which gradients vanish"
-        )
+        below = f"optimizer.max_gradient_norm {limit} is below optimizer.epsilon {epsilon}"
+        what = f"{below}, beside which gradients vanish"
         yield "optimizer.max_gradient_norm", what, "raise it, or use 0 for no clipping"
     taught = recipe.distillation
     if not any((taught.labels, taught.hidden, taught.attention, taught.values)):
@@ -141,7 +140,3 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         if budget != "auto" and length > budget:
             what = f"{name}.sequence_length {length} is more than micro_batch_tokens {budget}"
             yield "micro_batch_tokens", what, f"use at least {length}"
-
-
-def _wrong(what: str, name: str, fix: str, origins: Mapping[str, str] | None) -> BertsmithError:
-    return BertsmithError(what, (origins or {}).get(name, f"recipe, {name}"), fix)
