@@ -149,11 +149,10 @@ def _fitting(ranks: int) -> int:
     cores = default_workers()
     needed, there = ranks * _LEAST_MEMORY, usable_memory() if hasattr(os, "sysconf") else math.inf
     if ranks > 1 and needed > there:
-        what = (
-            f"{ranks:,} processes take {size(needed)} of memory before they have a model, and {size(there)} are there"
-        )
+        taken = f"{ranks:,} processes take {size(needed)} of memory before they have a model"
         most = max(1, min(cores, int(there // _LEAST_MEMORY)))
-        raise BertsmithError(what, "--ranks", f"use at most --ranks {most}: the memory of the model comes on top")
+        fix = f"use at most --ranks {most}: the memory of the model comes on top"
+        raise BertsmithError(f"{taken}, and {size(there)} are there", "--ranks", fix)
     if ranks > cores:
         warn(f"--ranks {ranks} are more processes than the {counted(cores, 'core')} here, so they wait for each other")
     return ranks

@@ -59,8 +59,7 @@ def embed_file(
     rows = usable_options(source, out, rows)
     check_class(loading.get("vectors"), VectorOptions, "vectors")
     options = model.options if isinstance(model, Embedder) else loading.get("vectors") or VectorOptions()
-    _check_out(out, bool(options.layers))
-    kind = ".jsonl" if str(out) == "-" else Path(out).suffix.lower()
+    kind = _kind_of(out, bool(options.layers))
     load: Load
     if isinstance(model, Embedder):
         rows.check_loaded(loading)
@@ -82,16 +81,20 @@ def embed_file(
     return done
 
 
-def _check_out(out: str | Path, of_tokens: bool = False) -> None:
-    """Raises BertsmithError for a kind of file that is not written here. of_tokens: with --layers."""
-    suffix = Path(out).suffix.lower()
-    if str(out) != "-" and suffix not in _JOINS:
+def _kind_of(out: str | Path, of_tokens: bool) -> str:
+    """What is written: ".npy", ".jsonl" or ".parquet". Raises BertsmithError for a kind of file that is not written
+    here. of_tokens: with --layers."""
+    if str(out) == "-":
+        return ".jsonl"
+    kind = Path(out).suffix.lower()
+    if kind not in _JOINS:
         what = "vectors are written as npy, jsonl or parquet"
         raise BertsmithError(what, out, "end the name in .npy, .jsonl or .parquet")
-    if suffix == ".parquet":
+    if kind == ".parquet":
         parquet_library(".parquet")
-    if of_tokens and str(out) != "-" and suffix != ".jsonl":
+    if of_tokens and kind != ".jsonl":
         raise BertsmithError("the vectors of tokens are written as JSON lines", out, "name a .jsonl file")
+    return kind
 
 
 def _loaded(model: StrPath, loading: Mapping[str, Any], kind: str, device: str) -> PartWork:

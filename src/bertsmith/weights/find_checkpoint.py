@@ -45,7 +45,7 @@ def find_checkpoint(named: Path) -> Place:
     parts = sorted(each.name for each in named.parent.glob(f"{named.name}.*") if _PART.fullmatch(each.name))
     if parts:
         raise BertsmithError(f"of this checkpoint there is {', '.join(parts)}, but no .index", named, _FIX)
-    raise BertsmithError("there is no checkpoint of this name", named, _listed(named.parent) or _FIX)
+    raise BertsmithError("there is no checkpoint of this name", named, _what_to_name(named.parent))
 
 
 def _in_folder(folder: Path) -> Place:
@@ -65,7 +65,7 @@ def _in_folder(folder: Path) -> Place:
         _refuse_model(folder / "model", "this is the model of a run, and a model folder already")
     if len(there) != 1:
         what = f"here are {len(there)} checkpoints, and none is named as the latest" if there else "no checkpoint here"
-        raise BertsmithError(what, folder, _listed(folder) or _FIX)
+        raise BertsmithError(what, folder, _what_to_name(folder))
     log_choice(f"checkpoint in {folder}", there[0], "it is the only one")
     return find_checkpoint(folder / there[0])
 
@@ -82,9 +82,9 @@ def _checkpoints(folder: Path) -> list[str]:
     return sorted([*prefixes, *(name for name in names if name.endswith(_TORCH_ENDINGS))])
 
 
-def _listed(folder: Path) -> str:
+def _what_to_name(folder: Path) -> str:
     there = _checkpoints(folder)
-    return f"in {folder} there are: {first_of(there)}" if there else ""
+    return f"in {folder} there are: {first_of(there)}" if there else _FIX
 
 
 def _by_content(path: Path) -> Place:

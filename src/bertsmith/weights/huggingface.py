@@ -139,8 +139,8 @@ def load_model(
 def _tell(path: Path, fitted: Fit, tensors: Mapping[str, Tensor], warn_of_fresh: bool) -> None:
     """Says once what was drawn anew, left out or widened."""
     if fitted.fresh:
-        what, none = f"{path}: {' and '.join(sorted(fitted.fresh))}", "the folder has no weights for"
-        why = f"{none} {'it' if len(fitted.fresh) == 1 else 'them'}"
+        what = f"{path}: {' and '.join(sorted(fitted.fresh))}"
+        why = f"the folder has no weights for {'it' if len(fitted.fresh) == 1 else 'them'}"
         if warn_of_fresh:
             warn(f"{what}: randomly initialised ({why})", of_all_ranks=True)
         else:

@@ -28,7 +28,7 @@ class Nodes:
     are widened, and decides by itself.
     """
 
-    def __init__(self, int8: Int8 = None) -> None:
+    def __init__(self, int8: Int8) -> None:
         self._int8 = int8
         self._nodes: list[onnx.NodeProto] = []
         self._weights: dict[str, onnx.TensorProto] = {}
@@ -40,9 +40,8 @@ class Nodes:
         self._nodes.append(helper.make_node(operator, inputs, [name], name, **attributes))
         return name
 
-    def weight(self, values: NDArray[Any], name: str = "") -> str:
+    def weight(self, values: NDArray[Any], name: str) -> str:
         """The name of a constant; the same name again stands for the same values."""
-        name = name or f"constant_{len(self._weights)}"
         if name not in self._weights:
             self._weights[name] = numpy_helper.from_array(np.asarray(values, order="C"), name)
         return name
