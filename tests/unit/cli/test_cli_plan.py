@@ -127,8 +127,6 @@ def test_a_plan_of_fine_tuning_has_the_steps_of_the_run(tmp_path: Path) -> None:
     files = ("--train", str(tmp_path / "train.csv"), "--dev", str(tmp_path / "dev.csv"), "--model", str(model))
     settings = ("--epochs", "3", "--seeds", "2", "--batch", "16", "--max-length", "32", "--precision", "fp32")
     found = planned(tmp_path, "plan", "classify", *files, *settings, "--gpu", "cpu")
-    from dataclasses import replace
-
     quick = replace(QUICK, epochs=3, seeds=2)
     result = bertsmith.finetune("classify", model, rows(50, 1), rows(20, 2), tmp_path / "run", settings=quick)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

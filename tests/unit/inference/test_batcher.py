@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.server import batcher
 from bertsmith.inference.server.batcher import Batcher, Compute, Job, Lane, ModelFailed
 from bertsmith.inference.server.limits import Limits
@@ -267,8 +268,6 @@ def test_lanes_take_turns() -> None:
 
 @pytest.mark.parametrize("field", ["rows", "queue_seconds", "body_bytes"])
 def test_limits_that_make_no_sense_are_refused(field: str) -> None:
-    from bertsmith.base.errors import BertsmithError
-
     for wrong in (0, -1, float("nan")):
         with pytest.raises(BertsmithError, match=f"{field.replace('_', '[_-]')} is {wrong}"):
             Limits(**{field: wrong})

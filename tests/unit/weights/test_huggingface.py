@@ -201,12 +201,6 @@ def test_old_names_no_prefix_and_known_extras_are_read(model, folder):
     assert same(load_pretraining_model(folder), model)
 
 
-def test_a_decoder_of_its_own_is_refused(folder):
-    edit(folder, lambda tensors: tensors.update({"cls.predictions.decoder.weight": torch.ones(40, 8)}))
-    with pytest.raises(BertsmithError, match="BERT ties the two"):
-        load_pretraining_model(folder)
-
-
 def test_one_tensor_under_two_names_is_refused(folder):
     edit(folder, lambda tensors: tensors.update({"pooler.dense.bias": torch.ones(8)}))
     with pytest.raises(BertsmithError, match="twice"):
