@@ -324,7 +324,6 @@ def _evaluate(call: Call) -> None:
     from bertsmith.inference.evaluate import Evaluated, evaluate, evaluate_predictions
     from bertsmith.inference.evaluate_benchmark import BenchmarkScore, evaluate_benchmark
     from bertsmith.inference.minimal_pairs import MinimalPairsScore, evaluate_minimal_pairs, find_folder
-    from bertsmith.inference.predictor import Predictor
 
     columns = flags.columns.given(call.prog)
     found: Evaluated | BenchmarkScore | MinimalPairsScore
@@ -335,17 +334,15 @@ def _evaluate(call: Call) -> None:
         if measured == _ANSWERS:
             found = evaluate_predictions(flags.model, flags.data, null_scores=flags.null_scores, columns=columns)
         elif measured == _BENCHMARK:
-            predictor = Predictor(flags.model, **flags.run_by())
-            found = evaluate_benchmark(
-                predictor, flags.data, benchmark=flags.benchmark, submission=flags.submission, fold=flags.fold
-            )
+            given: dict[str, Any] = {"benchmark": flags.benchmark, "submission": flags.submission, "fold": flags.fold}
+            found = evaluate_benchmark(flags.model, flags.data, **given, **flags.run_by())
         else:
             skipped = None
             if flags.skip_bad_rows is not None:
                 check_list(flags.skip_bad_rows)
                 skipped = SkippedRows(flags.bad_share)
-            predictor = Predictor(flags.model, **flags.run_by(), columns=columns)
-            found = evaluate(predictor, flags.data, report=flags.report, skipped=skipped)
+            loading = {**flags.run_by(), "columns": columns}
+            found = evaluate(flags.model, flags.data, report=flags.report, skipped=skipped, **loading)
             if skipped is not None and flags.skip_bad_rows is not None:
                 skipped.write(flags.skip_bad_rows)
     print("\n".join(aligned([(name, f"{value:.4f}") for name, value in found.figures.items()])))

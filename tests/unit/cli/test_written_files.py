@@ -113,6 +113,13 @@ def test_a_preset_is_read_whatever_file_has_its_name(capsys, tmp_path, monkeypat
     assert capsys.readouterr().err.startswith("there is no corpus here")
 
 
+def test_a_report_that_cannot_be_written_is_refused_before_a_model_is_loaded(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("rows.csv").write_text("text,label\nlovely,praise\n")
+    assert main(["evaluate", "none", "--data", "rows.csv", "--report", "rows.csv/report"]) == 2
+    assert capsys.readouterr().err.startswith("a file is in the way of this folder")
+
+
 def test_every_flag_of_a_path_is_known_to_be_read_or_to_be_written(capsys):
     """A new one belongs to one of both, so that no command writes over what it reads."""
     read = "also-evaluate compare-with config corpus data dev environments exclude extend init-from minimal-pairs model"

@@ -116,9 +116,8 @@ def ready_model(
     found = run(_SHORTEST)
     if isinstance(model, VectorModel) and _STATES not in found:
         what = "this export gives the answers of its task, and no hidden states to make vectors of"
-        fix = (
-            "use --backend torch with the model that it was exported from, or export a model of embed or a bare encoder"
-        )
+        other = "export a model of embed or a bare encoder"
+        fix = f"use --backend torch with the model that it was exported from, or {other}"
         raise BertsmithError(what, folder, fix)
     _check_outputs(model, {name: each.shape for name, each in found.items()}, chosen.path)
     return GraphModel(run, model), Runner(on, min(budget_tokens, _MOST_TOKENS)), facts

@@ -87,9 +87,8 @@ class RowModel:
         self.labels = names_of_config(config) if self.kind in ("classify", "regress", SCORE, "tag") else []
         self.several_labels = config.get("problem_type") == SEVERAL
         self.reads_masks = self.kind == MASKED
-        self.piece_ids = (
-            {piece: number for number, piece in enumerate(self.tokenizer.pieces)} if self.reads_masks else {}
-        )
+        pieces = self.tokenizer.pieces if self.reads_masks else ()
+        self.piece_ids = {piece: number for number, piece in enumerate(pieces)}
 
     def encode(self, asked: Asked, cut: Cut) -> Encoded:
         """Raises Refusal for rows that cannot be used (422), and for one that is too long (413)."""
