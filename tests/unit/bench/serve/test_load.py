@@ -26,7 +26,7 @@ from bertsmith.bench.serve.load import (
     Load,
     poisson_arrivals,
 )  # fmt: skip
-from bertsmith.bench.serve.phases import QUICK, recovery
+from bertsmith.bench.serve.phases import OVERLOAD_TIMES, QUICK, Phases, Plan, recovery
 
 LONG = 100.0
 """Seconds in which every answer comes, on a busy machine too."""
@@ -126,6 +126,13 @@ def test_a_seed_gives_the_same_arrivals_again() -> None:
 def test_a_load_beyond_its_bounds_is_refused(rate: float, seconds: float) -> None:
     with pytest.raises(BertsmithError, match="requests a second for"):
         poisson_arrivals(rate, seconds, 0)
+
+
+@pytest.mark.parametrize("rate", [30.0, 150.0, 5000.0])
+def test_ten_times_the_load_of_a_fast_server_is_within_the_bounds(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertsmith.bench.serve.phases.run_load", lambda *_: (([], None), 1.0, 1.0))
+    found = Phases(Address(80, "/"), [b""], Plan()).overload(rate, 1.0)
+    assert found.rate == min(OVERLOAD_TIMES * rate, MOST_A_SECOND)
 
 
 def test_only_this_machine_is_put_under_load() -> None:
