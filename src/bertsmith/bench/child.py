@@ -33,7 +33,7 @@ class Worker(Protocol):
 
 
 class Ready:
-    """A `Worker` that says these facts first, and nothing else."""
+    """A `Worker` that says these facts first. It answers no question by itself; subclasses do."""
 
     def __init__(self, **facts: Any) -> None:
         self._facts = facts

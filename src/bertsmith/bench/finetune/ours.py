@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from bertsmith.base.device import Device
-from bertsmith.bench.child import Answer, serve
+from bertsmith.bench.child import Answer, Ready, serve
 from bertsmith.bench.finetune.rows import Prepared, encode
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.step.matrix_rate import seconds_of
@@ -25,7 +25,7 @@ from bertsmith.training.run_folder import Run, RunFacts
 from bertsmith.weights.huggingface import read_config
 
 
-class Ours:
+class Ours(Ready):
     """A run that is started and takes steps when asked; each public method answers a question."""
 
     def __init__(self, spec: Answer, ends: ExitStack) -> None:
@@ -40,10 +40,7 @@ class Ours:
         work, self._trainer, stages = ends.enter_context(started(work, Run(folder), RunFacts({}, "", {})))
         self._stage, self._order = stages[1](), trials(work)[0].order()
         self._trainer.enter(self._stage)
-
-    def ready(self) -> Answer:
-        """What it runs on."""
-        return running_on(self._trainer.device)
+        super().__init__(**running_on(self._trainer.device))
 
     def turn(self, steps: int) -> Answer:
         """The next steps of the run, with all that the loop does beside them; it waits for the device at both ends."""

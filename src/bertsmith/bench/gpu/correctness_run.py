@@ -19,7 +19,7 @@ from torch import Tensor
 from bertsmith.base.device import choose_device
 from bertsmith.base.layout import Layout
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
-from bertsmith.bench.child import Answer, CannotHere, serve
+from bertsmith.bench.child import Answer, CannotHere, Ready, serve
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.model.attention.attend import flash_attention, settle
@@ -78,17 +78,14 @@ def largest_error(found: Tensor, exact: Tensor) -> float:
     return float((found - exact).abs().max() / exact.abs().max())
 
 
-class Worker:
+class Worker(Ready):
     """Each public method answers a question."""
 
     def __init__(self, spec: Answer) -> None:
         """spec: a device; whether steps are compiled; whether sizes are tiny."""
         self._device = choose_device(spec["device"], "fp32").torch_device
+        super().__init__(**running_on(self._device))
         self._compiled, self._sizes = spec["compiled"], Sizes.tiny() if spec["tiny"] else Sizes()
-
-    def ready(self) -> Answer:
-        """What it runs on."""
-        return running_on(self._device)
 
     def error(self, kernel: str, dtype: str, dropout: float) -> Answer:
         """The largest errors forward and, where there is one, backward; `kept`: the share of the probabilities."""
@@ -274,19 +271,17 @@ def _drawn(seed: int, *shape: int) -> Tensor:
 
 def _error(found: Tensor, exact: Tensor) -> float:
     """Of gradients."""
-    assert found.grad is not None
-    assert exact.grad is not None
-    return largest_error(found.grad, exact.grad)
+    return largest_error(_gradient(found), _gradient(exact))
 
 
 def _error_of_all(model: PretrainingModel, exact: PretrainingModel) -> float:
-    found, wanted = (torch.cat([_gradient(each) for each in of.parameters()]) for of in (model, exact))
+    found, wanted = (torch.cat([_gradient(each).flatten() for each in of.parameters()]) for of in (model, exact))
     return largest_error(found, wanted)
 
 
-def _gradient(parameter: Tensor) -> Tensor:
-    assert parameter.grad is not None
-    return parameter.grad.double().cpu().flatten()
+def _gradient(of: Tensor) -> Tensor:
+    assert of.grad is not None
+    return of.grad
 
 
 def updated(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bertsmith.base.log import say
 from bertsmith.batches.shapes import TILE
-from bertsmith.bench.child import Answer, serve
+from bertsmith.bench.child import Answer, Ready, serve
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.process import Child
@@ -37,12 +37,13 @@ _MOST_EVEN = 8 * TILE
 _SECONDS = 10.0
 
 
-class Worker:
+class Worker(Ready):
     """Each public method answers a question."""
 
     def __init__(self, spec: Answer) -> None:
         """spec: the device, the most slots, and the widths of a layer's hidden states and of its wider ones."""
         self._device = torch.device(spec["device"])
+        super().__init__(**running_on(self._device))
         hidden, wide = spec["hidden"], spec["wide"]
         self._weights = [
             self._random(out * width).view(out, width)
@@ -53,10 +54,6 @@ class Worker:
 
     def _random(self, count: int) -> Tensor:
         return torch.randn(count, device=self._device).to(torch.bfloat16)
-
-    def ready(self) -> Answer:
-        """What it runs on."""
-        return running_on(self._device)
 
     def sweep(self, slots: Sequence[int]) -> Answer:
         """Seconds of the four products of each kind, for each number of slots."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from bertsmith.base.log import say
-from bertsmith.bench.child import Answer, serve
+from bertsmith.bench.child import Answer, Ready, serve
 from bertsmith.bench.fresh import fresh
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.machine import running_on
@@ -35,8 +35,8 @@ _SECONDS = 12.0
 _TITLE = "The optimizer's update alone: fp32 weights, gradients and moments, clipped by their global norm"
 
 
-class Worker:
-    """Each public method answers a question."""
+class Worker(Ready):
+    """Each public method answers a question. It says first what it runs on, and how many parameters there are."""
 
     def __init__(self, spec: Answer) -> None:
         """spec: fields of a `BertConfig`, a key of `FLOATS`, and a device."""
@@ -46,12 +46,8 @@ class Worker:
         optimizer.set_learning_rate(RATE)
         for each in model.parameters():
             each.grad = torch.randn_like(each)
-        self._parameters = sum(each.numel() for each in model.parameters())
         self._update = optimizer.step
-
-    def ready(self) -> Answer:
-        """What it runs on, and how many parameters there are."""
-        return {**running_on(self._device), "parameters": self._parameters}
+        super().__init__(**running_on(self._device), parameters=sum(each.numel() for each in model.parameters()))
 
     def turn(self, updates: int) -> Answer:
         """The seconds of so many updates, one after the other; the device is waited for at both ends."""

@@ -9,6 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from bertsmith.bench.child import Ready
 from bertsmith.bench.process import Child, environment_of
 
 OURS, PIPELINE, DIRECT = "ours", "transformers", "directly"
@@ -80,19 +83,14 @@ def groups_of(sides: Sequence[Side]) -> dict[str, list[Side]]:
     }
 
 
-class Timer:
-    """Each public method answers a question. call: answers texts, so many at once. at_once: what it may be given for
-    all of a set."""
+class Timer(Ready):
+    """Says first how many threads it has; each public method answers a question. call: answers texts, so many at once.
+    at_once: what it may be given for all of a set."""
 
     def __init__(self, call: Callable[[list[str], int], object], at_once: Sequence[int]) -> None:
+        super().__init__(threads=torch.get_num_threads())
         self._call, self._at_once = call, at_once
         self._best: dict[int, int] = {}
-
-    def ready(self) -> dict[str, Any]:
-        """How many threads it has."""
-        import torch
-
-        return {"threads": torch.get_num_threads()}
 
     def turn(self, texts: list[str], rows: int, seconds: float, every: bool) -> dict[str, Any]:
         """The seconds of each call, one at least. rows: how many texts a call gets, 0 for all. Calls are made until

@@ -9,7 +9,7 @@ import torch
 
 from bertsmith.base.device import Device, choose_device
 from bertsmith.base.layout import Ints
-from bertsmith.bench.child import Answer, serve
+from bertsmith.bench.child import Answer, Ready, serve
 from bertsmith.bench.fresh import M, fresh
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.reference.bench import Case
@@ -82,7 +82,7 @@ def _ready(build: Callable[[], M], case: Case, device: Device) -> M:
     return model.train(case.mode == "training")
 
 
-class Worker:
+class Worker(Ready):
     """Each public method answers a question."""
 
     def __init__(self, case: Case, config: BertConfig, device: Device) -> None:
@@ -90,6 +90,7 @@ class Worker:
         self._case: Case | None = None
         self._work: Work | None = None
         self._take(case)
+        super().__init__(**running_on(device.torch_device))
 
     def _take(self, case: Case) -> None:
         self._case, self._work = None, None  # else there were two models for a while
@@ -97,10 +98,6 @@ class Worker:
         self._case = case
         if self._device.torch_device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device.torch_device)  # a case's memory is its own
-
-    def ready(self) -> Answer:
-        """What it runs on."""
-        return running_on(self._device.torch_device)
 
     def run(self, warmup: int, steps: int, seconds: float, case: Answer | None = None) -> Answer:
         """The seconds of each of so many steps, and of more until `seconds` are over; those of `warmup` not counted.

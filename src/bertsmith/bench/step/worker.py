@@ -9,7 +9,7 @@ import torch
 
 from bertsmith.base.device import Device
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.bench.child import Answer, serve
+from bertsmith.bench.child import Answer, Ready, serve
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.step.instances import read_batches
 from bertsmith.bench.step.loaded import data_wait_share
@@ -30,7 +30,7 @@ def _device_of(side: StepSide) -> Device:
     return Device(torch.device(side.device), torch.bfloat16 if side.precision == "bf16" else torch.float32)
 
 
-class Worker:
+class Worker(Ready):
     """A side's model over its batches; each public method answers a question. sets: batches by name."""
 
     def __init__(self, side: StepSide, sets: dict[str, list[PretrainBatch]]) -> None:
@@ -43,10 +43,7 @@ class Worker:
         self._step: TakeStep = self._ours or peer_steps(side, *sets.values())
         self._compilations: dict[str, int | None] = {}
         self._passed: set[str] = set()
-
-    def ready(self) -> Answer:
-        """What it runs on."""
-        return running_on(self.device.torch_device)
+        super().__init__(**running_on(self.device.torch_device))
 
     def turn(self, name: str, passes: int) -> Answer:
         """Steps over all batches of a set, `passes` times, waiting for the device only at both ends."""
