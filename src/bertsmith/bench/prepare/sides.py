@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,15 +90,10 @@ def _tokenizers(spec: CaseSpec) -> Work:
 
 def _batches(source: Path) -> Iterator[list[str]]:
     """The documents of a text, a line each, some at a time."""
-    texts: list[str] = []
     with open(source, encoding="utf-8", newline="\n") as file:
-        for line in file:
-            texts.append(line.removesuffix("\n"))
-            if len(texts) == _ROWS:
-                yield texts
-                texts = []
-    if texts:
-        yield texts
+        lines = (line.removesuffix("\n") for line in file)
+        while texts := list(itertools.islice(lines, _ROWS)):
+            yield texts
 
 
 def _datasets(spec: CaseSpec) -> Work:

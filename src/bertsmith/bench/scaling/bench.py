@@ -21,6 +21,8 @@ from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.process import Child
 from bertsmith.bench.step.plan import shape
 from bertsmith.bench.table import Report, Table
+from bertsmith.model.config import BertConfig
+from bertsmith.training.planning.model_size import parameters
 
 RANKS = 2
 MICRO_BATCHES = (1, 4)
@@ -96,16 +98,15 @@ def bench_scaling(options: BenchOptions, folder: Path) -> Report:
     model = "tiny" if options.quick else "base"
     dims = shape(model)
     spec = {"model": dims, "sequences": _QUICK_SEQUENCES if options.quick else _SEQUENCES}
-    rows = []
+    rows, size = [], parameters(BertConfig(**dims))
     with ExitStack() as ends:
         sides = [Ranks(side, spec, folder / str(number), ends) for number, side in enumerate((Side(1), *SIDES))]
-        parameters = _parameters(dims)
         for micro_batches in MICRO_BATCHES:
             say(f"measuring steps of {micro_batches} micro-batches a rank")
             rows += _rows(sides, micro_batches, _QUICK_ROUNDS if options.quick else _ROUNDS)
         precision = sides[0].first[0]["precision"]
     about = [
-        f"model: {model}, {parameters:,} parameters, {precision}, LAMB; micro-batches of {spec['sequences']} sequences "
+        f"model: {model}, {size.total:,} parameters, {precision}, LAMB; micro-batches of {spec['sequences']} sequences "
         "of 40 to 128 tokens; each rank one thread, ranks joined by gloo on one machine",
         "strong: the step of two ranks beside one rank that does all of it; weak: beside one that does half of it",
         "sides step in turns, after one turn that is not counted; ratios are medians over rounds",
@@ -113,13 +114,6 @@ def bench_scaling(options: BenchOptions, folder: Path) -> Report:
         "take alone; exposed: what a step is longer than one whose sums and gathers carry a number each",
     ]
     return Report(about, rows, tables(rows))
-
-
-def _parameters(model: Mapping[str, Any]) -> int:
-    from bertsmith.model.config import BertConfig
-    from bertsmith.model.pretraining import PretrainingModel
-
-    return sum(each.numel() for each in PretrainingModel(BertConfig(**model)).parameters())
 
 
 def _rows(sides: Sequence[Ranks], micro_batches: int, rounds: int) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from bertsmith.batches.order import Order
 from bertsmith.batches.shapes import FixedShapes
 from bertsmith.batches.steps import StepBuilder
 from bertsmith.bench.step.ours import OurSteps
-from bertsmith.corpus.shards import Shard, ShardInfo
+from bertsmith.corpus.shards import Shard, ShardInfo, offsets_of
 from bertsmith.tokens.special_ids import SpecialIds, token_dtype
 from bertsmith.training.records.late_reading import LateReading
 
@@ -59,11 +59,7 @@ class MadeText:
         sentences = draw.integers(*_DOCUMENT_SENTENCES, documents)
         lengths = draw.integers(*_SENTENCE_TOKENS, int(sentences.sum()))
         words = draw.integers(len(_SPECIAL_IDS), self.vocabulary, int(lengths.sum()))
-        return Shard(words.astype(token_dtype(self.vocabulary)), _offsets(lengths), _offsets(sentences))
-
-
-def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        return Shard(words.astype(token_dtype(self.vocabulary)), offsets_of(lengths), offsets_of(sentences))
 
 
 def data_wait_share(ours: OurSteps, like: int, vocabulary: int, steps: int) -> float | None:
