@@ -1,9 +1,4 @@
-"""`bertsmith bench finetune`: the steps of a fine-tuning run beside those of transformers' Trainer.
-
-Rules of the comparison: the same rows, model, batch, lengths and dropout; every side in a process of its own, with all
-that its loop does beside a step, data handling included; turns of all sides one after the other, after one that is not
-counted; figures are those of the round whose ratio is the median of all.
-"""
+"""`bertsmith bench finetune`: the steps of a fine-tuning run beside those of transformers' Trainer."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`bertsmith bench pretrain-step`: a training step against transformers, on a CPU or a GPU.
-
-Rules of the comparison: the same instances on both sides; train mode; AdamW with gradients clipped at 1; every side in
-a process of its own; turns of both sides one after the other, after one that is not counted; the figures are those of
-the round whose ratio is the median of all.
-"""
+"""`bertsmith bench pretrain-step`: a training step against transformers, on a CPU or a GPU."""
 
 from __future__ import annotations
 
