@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Callable
 
-# Shows its first, second or third argument.
+# Shows its first argument, or its second.
 _FIRST = (
     "nowrap nobr esd small smaller big larger sc smallcaps angbr linktext vanchor visible_anchor abbr sub math mvar "
     'strong em code tt mono var u " '
@@ -61,17 +61,13 @@ _UNITS = {
     "F": "°F",
     "C-change": "°C",
     "F-change": "°F",
-    "km/h": "km/h",
     "kph": "km/h",
     "ftin": "ft",
     "lbs": "lb",
     "LT": "long tons",
     "ST": "short tons",
     "MT": "metric tons",
-    "t": "t",
-    "nmi": "nmi",
     "acre": "acres",
-    "mi": "mi",
     "USgal": "US gal",
     "impgal": "imp gal",
 }
