@@ -11,12 +11,12 @@ import pytest
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.finetune import side as sides
 from bertsmith.bench.finetune.bench import bench_finetune
-from bertsmith.bench.finetune.race import Turns, take_turns
 from bertsmith.bench.finetune.results import Result, speed_table
 from bertsmith.bench.finetune.rows import BenchTask, prepare_task, read_features
 from bertsmith.bench.finetune.side import OURS, TRANSFORMERS, Case, Side, cases_of
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.process import SideFailed
+from bertsmith.bench.turns import Turns, take_turns
 from bertsmith.cli import main
 
 pytestmark = pytest.mark.usefixtures("forked_children")

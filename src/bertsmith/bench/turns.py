@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.child import Answer
@@ -20,6 +22,33 @@ class Side(Protocol):
 
 
 S = TypeVar("S", bound=Side)
+
+
+@dataclass
+class Turns(Generic[S]):
+    """What sides took. seconds: of each turn that counts, as many for every side that did not fail. failed: why a side
+    has none."""
+
+    seconds: dict[S, list[float]] = field(default_factory=dict)
+    failed: dict[S, str] = field(default_factory=dict)
+
+
+def take_turns(sides: Mapping[S, Child], steps: int, seconds: float) -> Turns[S]:
+    """A turn of `steps` of each side to warm up, and then 3 to 9 rounds, as many as `seconds` allow. A side that fails
+    in any of them is left out from then on. Raises as `a_round`."""
+    found, left = Turns[S](), dict(sides)
+
+    def fail(side: S, why: str) -> None:
+        found.failed[side] = why
+        found.seconds.pop(side, None)
+
+    found.seconds = {side: [] for side in a_round(left, 0, fail, steps=steps)}
+    began, rounds = time.monotonic(), 0
+    while left and goes_on(rounds, time.monotonic() - began, seconds):
+        for side, answer in a_round(left, rounds, fail, steps=steps).items():
+            found.seconds[side].append(float(answer["seconds"]))
+        rounds += 1
+    return found
 
 
 def a_round(sides: dict[S, Child], number: int, fail: Callable[[S, str], None], **asked: Any) -> dict[S, Answer]:

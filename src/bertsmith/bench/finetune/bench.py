@@ -12,24 +12,23 @@ from bertsmith.base.device import Device, choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import data_folder
 from bertsmith.base.log import say
-from bertsmith.bench.finetune.race import take_turns
 from bertsmith.bench.finetune.results import Result, speed_table
 from bertsmith.bench.finetune.rows import TASKS, BenchTask, Prepared, prepare_task
-from bertsmith.bench.finetune.side import TRANSFORMERS, Case, Side, cases_of
+from bertsmith.bench.finetune.side import Case, Side, cases_of
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.process import NO_TIME, Child, OutOfTime, SideFailed
 from bertsmith.bench.step.results import time_table
+from bertsmith.bench.step.run import TIME
+from bertsmith.bench.step.side import TRANSFORMERS
 from bertsmith.bench.table import Report
 from bertsmith.bench.text import name_sources
-from bertsmith.bench.turns import FEWEST_ROUNDS, MOST_ROUNDS
+from bertsmith.bench.turns import FEWEST_ROUNDS, MOST_ROUNDS, take_turns
 
 PEERS = (TRANSFORMERS,)
 MODEL = Path("weights", "all-MiniLM-L6-v2")
 """In the data folder."""
 _SECONDS, _QUICK_SECONDS = 60.0, 3.0
 _QUICK_STEPS = 2
-TIME = "time:"
-"""How the names of these cases begin."""
 _RULES = (
     "the same rows, model, batch, longest length and dropout on all sides; each side is a process of its own",
     "ours is what `bertsmith finetune` runs, the peer is transformers' Trainer with DataCollatorWithPadding: data "
@@ -124,11 +123,9 @@ class FinetuneBench:
     def report(self) -> Report:
         """What was found. Raises BertsmithError where nothing was."""
         if not self.rows and not self.profiles:
-            what = (
-                f"nothing was measured: {self.left_out[0]}"
-                if self.left_out
-                else f"no case contains '{self.options.only}'"
-            )
+            what = f"no case contains '{self.options.only}'"
+            if self.left_out:
+                what = f"nothing was measured: {self.left_out[0]}"
             cases = "; ".join([*(case.name for case in self._cases), *(f"{TIME} {task.name}" for task in TASKS)])
             raise BertsmithError(what, "bench finetune", f"cases are: {cases}")
         about = [

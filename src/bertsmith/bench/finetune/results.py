@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bertsmith.base.log import size
-from bertsmith.bench.finetune.race import Turns
 from bertsmith.bench.finetune.rows import Prepared
 from bertsmith.bench.finetune.side import Case, Side
 from bertsmith.bench.step.race import Race
 from bertsmith.bench.table import Table
+from bertsmith.bench.turns import Turns
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Result:
     their slots."""
 
     prepared: Prepared
-    turns: Turns
+    turns: Turns[Side]
     memory: dict[Side, int] = field(default_factory=dict)
     padding: dict[Side, float] = field(default_factory=dict)
 

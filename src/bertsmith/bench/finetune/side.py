@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 from bertsmith.bench.finetune.rows import Prepared
 from bertsmith.bench.process import Child, environment_of
+from bertsmith.bench.step.side import OURS, TRANSFORMERS, SideName
 
-OURS: Literal["ours"] = "ours"
-TRANSFORMERS: Literal["transformers"] = "transformers"
 _MODULES = {OURS: "bertsmith.bench.finetune.ours", TRANSFORMERS: "bertsmith.bench.finetune.peer"}
 
 
@@ -19,7 +17,7 @@ _MODULES = {OURS: "bertsmith.bench.finetune.ours", TRANSFORMERS: "bertsmith.benc
 class Side:
     """precision: fp32 or bf16, for transformers by autocast. grouped: transformers' batches of rows of like lengths."""
 
-    side: Literal["ours", "transformers"]
+    side: SideName
     precision: str
     grouped: bool = False
 
