@@ -16,7 +16,6 @@ from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.sources.find import SourceFile, find_files
 from bertsmith.corpus.sources.formats import read_documents
 from bertsmith.corpus.sources.kept import PYTHON_DOCS, keep
-from bertsmith.corpus.stages.clean import plan_parts
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import train_vocabulary
 
@@ -90,8 +89,7 @@ def _lines(found: Sequence[SourceFile]) -> Iterator[str]:
     """Every document of these files as one line, its paragraphs joined."""
     options = ReadOptions()
     for file in found:
-        slices = (part for part_slices in plan_parts([file], max(file.size_bytes, 1)) for part in part_slices)
-        for document in (each for part in slices for each in read_documents(part, options, Account())):
+        for document in read_documents(file.whole(), options, Account()):
             line = " ".join(document.text.split())
             if len(line) >= _FEWEST_CHARACTERS:
                 yield line
