@@ -11,7 +11,7 @@ import pytest
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.finetune import side as sides
 from bertsmith.bench.finetune.bench import bench_finetune
-from bertsmith.bench.finetune.results import Result, speed_table
+from bertsmith.bench.finetune.results import row_of, speed_table
 from bertsmith.bench.finetune.rows import BenchTask, prepare_task, read_features
 from bertsmith.bench.finetune.side import OURS, TRANSFORMERS, Case, Side, cases_of
 from bertsmith.bench.options import BenchOptions
@@ -136,7 +136,7 @@ def test_a_peer_that_fails_in_any_turn_is_a_row_that_says_so(before, error, data
     why = error.what.splitlines()[-1]
     assert turns.failed == {SHIPPED: why}
     prepared = prepare_task(BenchTask("SST-2", "sst2", None, 4), model, tmp_path / "task")
-    row = Result(prepared, turns, {ours: 5}).row(Case("SST-2", ours, SHIPPED))
+    row = row_of(Case("SST-2", ours, SHIPPED), prepared, turns, {ours: 5}, {})
     assert (row["ours"], row["peer"], row["ratio"]) == (4 * prepared.task.settings.batch / 2.0, None, None)
     assert row["note"] == f"transformers, fp32 as shipped: {why}"
     assert row["note"] in speed_table([row]).rows[0]

@@ -12,7 +12,7 @@ from bertsmith.base.device import Device, choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import data_folder
 from bertsmith.base.log import say
-from bertsmith.bench.finetune.results import Result, speed_table
+from bertsmith.bench.finetune.results import row_of, speed_table
 from bertsmith.bench.finetune.rows import TASKS, BenchTask, Prepared, prepare_task
 from bertsmith.bench.finetune.side import Case, Side, cases_of
 from bertsmith.bench.options import BenchOptions
@@ -109,8 +109,7 @@ class FinetuneBench:
         padding = {side: float(fact["padding_share"]) for side, fact in facts.items() if not side.is_ours}
         self.ran_on |= next((fact for side, fact in facts.items() if side.is_ours), {})
         self.tasks.append(prepared.about())
-        result = Result(prepared, turns, memory, padding)
-        self.rows += [result.row(case) for case in cases]
+        self.rows += [row_of(case, prepared, turns, memory, padding) for case in cases]
 
     def _profile(self, prepared: Prepared, ours: Child) -> None:
         """Where the time of ours goes in the precision that a run takes by itself."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertsmith.base.log import size
@@ -14,47 +13,43 @@ from bertsmith.bench.table import Table
 from bertsmith.bench.turns import Turns
 
 
-@dataclass(frozen=True)
-class Result:
-    """What was measured of a task. memory: the most bytes that a side held. padding: of a peer's batches, the share of
-    their slots."""
+def row_of(
+    case: Case, prepared: Prepared, turns: Turns[Side], memory: Mapping[Side, int], padding: Mapping[Side, float]
+) -> dict[str, Any]:
+    """A case as JSON can hold it. memory: the most bytes that a side held. padding: of a peer's batches, the share of
+    their slots.
 
-    prepared: Prepared
-    turns: Turns[Side]
-    memory: dict[Side, int] = field(default_factory=dict)
-    padding: dict[Side, float] = field(default_factory=dict)
+    ours, peer: examples a second, of the round whose ratio is the median of all, so that ratio = ours / peer.
+    """
+    task, seconds, failed = prepared.task, turns.seconds, turns.failed
+    race = Race(tuple(seconds.get(case.ours, ())), tuple(seconds.get(case.peer, ())) if case.peer else ())
+    examples = task.steps * task.settings.batch
+    at = race.median_round if race.ours else 0
+    ours, peer = (examples / each[at] if each else None for each in (race.ours, race.peer))
+    return {
+        "case": case.name,
+        "ours": ours,
+        "peer": peer,
+        "ratio": ours / peer if ours and peer else None,
+        "ours_tokens_per_second": ours * prepared.tokens / prepared.examples if ours else None,
+        **_of_questions(prepared, ours, peer),
+        "peer_padding_share": padding.get(case.peer) if case.peer else None,
+        "ours_memory_bytes": memory.get(case.ours),
+        "peer_memory_bytes": memory.get(case.peer) if case.peer else None,
+        "examples_of_a_turn": examples,
+        "ours_seconds": race.ours,
+        "peer_seconds": race.peer,
+        "note": "; ".join(f"{side.label}: {failed[side]}" for side in (case.ours, case.peer) if side in failed),
+    }
 
-    def row(self, case: Case) -> dict[str, Any]:
-        """As JSON can hold it. ours, peer: examples a second, of the round whose ratio is the median of all, so that
-        ratio = ours / peer."""
-        task, seconds, failed = self.prepared.task, self.turns.seconds, self.turns.failed
-        race = Race(tuple(seconds.get(case.ours, ())), tuple(seconds.get(case.peer, ())) if case.peer else ())
-        examples = task.steps * task.settings.batch
-        at = race.median_round if race.ours else 0
-        ours, peer = (examples / each[at] if each else None for each in (race.ours, race.peer))
-        return {
-            "case": case.name,
-            "ours": ours,
-            "peer": peer,
-            "ratio": ours / peer if ours and peer else None,
-            "ours_tokens_per_second": ours * self.prepared.tokens / self.prepared.examples if ours else None,
-            **self._of_questions(ours, peer),
-            "peer_padding_share": self.padding.get(case.peer) if case.peer else None,
-            "ours_memory_bytes": self.memory.get(case.ours),
-            "peer_memory_bytes": self.memory.get(case.peer) if case.peer else None,
-            "examples_of_a_turn": examples,
-            "ours_seconds": race.ours,
-            "peer_seconds": race.peer,
-            "note": "; ".join(f"{side.label}: {failed[side]}" for side in (case.ours, case.peer) if side in failed),
-        }
 
-    def _of_questions(self, ours: float | None, peer: float | None) -> dict[str, float | None]:
-        """Questions a second, where examples are windows on their contexts."""
-        if self.prepared.task.kind != "qa":
-            return {}
-        share = self.prepared.records / self.prepared.examples
-        rates = {"ours_questions_per_second": ours, "peer_questions_per_second": peer}
-        return {name: rate * share if rate else None for name, rate in rates.items()}
+def _of_questions(prepared: Prepared, ours: float | None, peer: float | None) -> dict[str, float | None]:
+    """Questions a second, where examples are windows on their contexts."""
+    if prepared.task.kind != "qa":
+        return {}
+    share = prepared.records / prepared.examples
+    rates = {"ours_questions_per_second": ours, "peer_questions_per_second": peer}
+    return {name: rate * share if rate else None for name, rate in rates.items()}
 
 
 def speed_table(rows: Sequence[dict[str, Any]]) -> Table:

@@ -62,11 +62,9 @@ def sides_of(peers: Sequence[str]) -> list[Side]:
     found = [Side(OURS, backend, precision) for backend, those in PRECISIONS.items() for precision in those]
     if PIPELINE in peers:
         found += [Side(PIPELINE, "torch", "fp32"), Side(PIPELINE, "torch", "bf16")]
-    direct = {"onnxruntime": ("onnx", PRECISIONS["onnx"]), "openvino": ("openvino", PRECISIONS["openvino"])}
-    for peer in peers:
-        backend, precisions = direct.get(peer, ("", ()))
-        found += [Side(DIRECT, backend, precision) for precision in precisions]
-    return found
+    backends = {"onnxruntime": "onnx", "openvino": "openvino"}
+    direct = [backends[peer] for peer in peers if peer in backends]
+    return found + [Side(DIRECT, backend, precision) for backend in direct for precision in PRECISIONS[backend]]
 
 
 BASELINE = Side(PIPELINE, "torch", "fp32")

@@ -77,9 +77,9 @@ def bench_prepare(options: BenchOptions, folder: Path) -> Report:
     measured_sides = sides(options.workers or default_workers(), options.peers(PEERS, "prepare"))
     source = options.source or (default_source(),)
     slow_sizes = [max(1, each // _SLOW_SHARE) for each in sizes]
-    cut = cut_texts(source, sorted({*sizes, *slow_sizes}), folder)
-    by_size = dict(zip(sorted({*sizes, *slow_sizes}), cut, strict=True))
-    vocabulary, what = vocabulary_for(options.tokenizer, cut[-1], folder / "tokenizer")
+    every_size = sorted({*sizes, *slow_sizes})
+    by_size = dict(zip(every_size, cut_texts(source, every_size, folder), strict=True))
+    vocabulary, what = vocabulary_for(options.tokenizer, by_size[every_size[-1]], folder / "tokenizer")
     cases: list[Case] = []
     for side in measured_sides:
         for each in slow_sizes if side.slow else sizes:
