@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,6 +44,13 @@ NO_TIME = "no time was left"
 def ending(why: BertsmithError | OutOfTime) -> str:
     """Why there is no figure, in a line for a table: the last of what a process printed says most."""
     return NO_TIME if isinstance(why, OutOfTime) else last_line(why.what)
+
+
+def nothing_measured(left_out: Sequence[str], bench: str) -> BertsmithError:
+    """The error of a bench without a figure. left_out: its cases, each with the reason."""
+    what = f"nothing was measured: {'; '.join(left_out)}"
+    fix = "give more --minutes" if NO_TIME in what else "see the reasons, or choose other cases with --only"
+    return BertsmithError(what, bench, fix)
 
 
 def last_line(text: str) -> str:

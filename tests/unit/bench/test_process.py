@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.bench.process import Child, OutOfTime, SideFailed
+from bertsmith.bench.process import NO_TIME, Child, OutOfTime, SideFailed, nothing_measured
 from made_ranks import is_alive
 
 MODULE = """
@@ -188,3 +188,10 @@ def test_a_side_and_what_it_started_end_when_the_bench_is_killed(tmp_path, place
         bench.send_signal(signal.SIGKILL)
         bench.communicate()
     assert all(is_gone(pid) for pid in pids)
+
+
+def test_more_time_is_asked_for_where_time_was_short_and_nowhere_else():
+    assert "--minutes" in nothing_measured(["a: out of memory", f"b: {NO_TIME}"], "bench reference").fix
+    error = nothing_measured(["a: out of memory", "b: torch is not installed"], "bench reference")
+    assert error.what == "nothing was measured: a: out of memory; b: torch is not installed"
+    assert "--minutes" not in error.fix

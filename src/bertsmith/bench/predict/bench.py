@@ -17,7 +17,7 @@ from bertsmith.base.log import say
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.predict.side import BASELINE, BATCHES, Folders, Side, groups_of, sides_of
 from bertsmith.bench.predict.texts import QUICK_REAL, REAL, TextSet, chosen_classifier, ragged_texts, texts_of_length
-from bertsmith.bench.process import NO_TIME, Child, OutOfTime, SideFailed
+from bertsmith.bench.process import NO_TIME, Child, OutOfTime, SideFailed, nothing_measured
 from bertsmith.bench.table import Report, Table
 from bertsmith.bench.turns import a_round
 from bertsmith.inference.export.export import ExportOptions, export
@@ -77,7 +77,7 @@ def bench_predict(options: BenchOptions, folder: Path) -> Report:
                     left_out.append(f"{_case(each, precision)}: {NO_TIME}")
     rows = _in_order(rows, [each.name for each in sets], [side.label for side in sides])
     if not rows:
-        raise BertsmithError(f"nothing was measured: {'; '.join(left_out)}", "bench predict", "give it more --minutes")
+        raise nothing_measured(left_out, "bench predict")
     told = [
         f"model: {about}",
         *_RULES,

@@ -14,7 +14,7 @@ from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size
 from bertsmith.bench.options import BenchOptions
-from bertsmith.bench.process import Child, OutOfTime, SideFailed, ending
+from bertsmith.bench.process import Child, OutOfTime, SideFailed, ending, nothing_measured
 from bertsmith.bench.step.plan import shape
 from bertsmith.bench.table import Report, Table
 
@@ -84,7 +84,7 @@ def bench_reference(options: BenchOptions, folder: Path) -> Report:
         else:
             rows.append(row_of(case, answer["seconds"], answer["bytes"]))
     if not rows:
-        raise BertsmithError(f"nothing was measured: {'; '.join(left_out)}", "bench reference", "give more --minutes")
+        raise nothing_measured(left_out, "bench reference")
     about = [
         f"BERT-{model} with random weights and random ids, dropout 0.1 in training; every sequence has the whole "
         "length, to which the reference pads; each case is a process of its own",
