@@ -148,9 +148,7 @@ def table_rows(
         line, size_bytes = feed.line, feed.size_bytes
         if feed.unfinished:
             fault, size_bytes = OPEN_QUOTE, feed.back_to_second_line()
-        if blank and not fault and not row:
-            yield Row(feed.begin, line, bytes(feed.row), size_bytes, [])
-        elif fault or row:
+        if fault or row or blank:
             yield Row(feed.begin, line, bytes(feed.row), size_bytes, None if fault else row, fault, "", feed.is_utf8)
 
 

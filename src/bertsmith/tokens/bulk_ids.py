@@ -63,11 +63,9 @@ def bulk_encoder(tokenizer: Tokenizer, library: str) -> BulkEncoder:
     name = library.partition(" ")[0]
     found = f"{name} {version_of(name)}"
     if found != library:
-        raise BertsmithError(
-            f"this preparation makes ids with {library}, but {found} is installed here",
-            "the Python environment",
-            "use the same environment on every machine, or prepare into a new folder",
-        )
+        what = f"this preparation makes ids with {library}, but {found} is installed here"
+        fix = "use the same environment on every machine, or prepare into a new folder"
+        raise BertsmithError(what, "the Python environment", fix)
     return _Fast(tokenizer) if name == NANOTOKEN else _Remembered(tokenizer)
 
 
@@ -94,14 +92,10 @@ def _fault(tokenizer: Tokenizer, versions: tuple[str | None, str | None]) -> str
         _Fast(tokenizer)
     except UnsupportedTokenizerError as error:
         return f"{NANOTOKEN} cannot take this tokenizer: {error}"
-    if versions in COMPARED_VERSIONS:
+    differing = [] if versions in COMPARED_VERSIONS else _compared(tokenizer)
+    if not differing:
         return None
-    differing = _compared(tokenizer)
-    return (
-        f"{NANOTOKEN} differs in {counted(len(differing), 'code point')}, such as U+{differing[0]:04X}"
-        if differing
-        else None
-    )
+    return f"{NANOTOKEN} differs in {counted(len(differing), 'code point')}, such as U+{differing[0]:04X}"
 
 
 @functools.lru_cache(maxsize=4)

@@ -59,11 +59,9 @@ def extend(
     is no room for a word, and for a tokenizer with added tokens.
     """
     if tokenizer.has_added_tokens:
-        raise BertsmithError(
-            "this tokenizer has tokens beside its vocabulary, whose ids would be in the way of new pieces",
-            "the tokenizer to extend",
-            "extend the vocab.txt that it was made from, in a folder without the files that name these tokens",
-        )
+        what = "this tokenizer has tokens beside its vocabulary, whose ids would be in the way of new pieces"
+        fix = "extend the vocab.txt that it was made from, in a folder without the files that name these tokens"
+        raise BertsmithError(what, "the tokenizer to extend", fix)
     pieces = list(tokenizer.pieces)
     places = [number for number, piece in enumerate(pieces) if use_unused and UNUSED.fullmatch(piece)]
     rows = len(pieces) if size is None else rounded_size(size)

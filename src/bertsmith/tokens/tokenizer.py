@@ -169,9 +169,8 @@ class Tokenizer:
     def encode_bytes(self, texts: Sequence[str]) -> list[bytes]:
         """As `encode_ids`, the ids of each text as the bytes of its array: what bulk work joins into a shard."""
         if not hasattr(self._memos, "words"):
-            self._memos.words = WordMemo(
-                self._plain, token_dtype(self.size), splits=not self.has_added_tokens, most=self.most_words
-            )
+            splits = not self.has_added_tokens
+            self._memos.words = WordMemo(self._plain, token_dtype(self.size), splits, self.most_words)
         found: list[bytes] = self._memos.words.encode(texts)
         return found
 
@@ -224,9 +223,7 @@ class Tokenizer:
         texts = (a,) if b is None else (a, b)
         parts = [self._plain.encode(text, add_special_tokens=False) for text in texts]
         lengths = [len(part.ids) for part in parts]
-        kept = truncated_lengths(lengths[0], lengths[1] if b is not None else 0, max_length - 1 - len(parts))[
-            : len(parts)
-        ]
+        kept = truncated_lengths(lengths[0], sum(lengths[1:]), max_length - 1 - len(parts))[: len(parts)]
         ids, types, offsets, segments = [self.special.cls], [0], [(0, 0)], [-1]
         for number, (text, part, length) in enumerate(zip(texts, parts, kept, strict=True)):
             ids += [*part.ids[:length], self.special.sep]

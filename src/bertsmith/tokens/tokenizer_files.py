@@ -17,7 +17,7 @@ from bertsmith.base.log import counted, log_choice, say, warn
 
 # In the order of the fields of SpecialIds.
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-SPECIAL_ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+_ROLES = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_PIECES, strict=True))
 LONGEST_WORD = 100
 CONFIG_FILE = "tokenizer_config.json"
 ADDED_FILE, ROLES_FILE = "added_tokens.json", "special_tokens_map.json"
@@ -58,9 +58,8 @@ def engine_from_vocabulary(
     twice = [piece for piece, count in Counter(pieces).items() if count > 1]
     if twice:
         such = repr(twice[0]) if twice[0] else "the empty one: lines without anything"
-        raise BertsmithError(
-            f"the vocabulary has {counted(len(twice), 'piece')} twice, such as {such}", where, "keep one of each"
-        )
+        what = f"the vocabulary has {counted(len(twice), 'piece')} twice, such as {such}"
+        raise BertsmithError(what, where, "keep one of each")
     engine = Engine(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
     engine.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=chinese, strip_accents=strip_accents, lowercase=lowercase
@@ -95,7 +94,6 @@ def config_files(state: Mapping[str, Any], keep_end: bool = False) -> dict[str, 
     known here: a model folder says it (`set_max_length`). state: what tokenizer.json says.
     keep_end: as of `Tokenizer`."""
     normalizer, added = state["normalizer"], state["added_tokens"]
-    roles = dict(zip(SPECIAL_ROLES, SPECIAL_PIECES, strict=True))
     config = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": normalizer["lowercase"],
@@ -111,7 +109,7 @@ def config_files(state: Mapping[str, Any], keep_end: bool = False) -> dict[str, 
         special = [token["content"] for token in added if token["special"] and token["content"] not in SPECIAL_PIECES]
         # By the name that transformers 4 and 5 both read; without it they do not count these as special.
         config |= {"additional_special_tokens": special} if special else {}
-    return {CONFIG_FILE: config | roles, ROLES_FILE: dict(roles)}
+    return {CONFIG_FILE: config | _ROLES, ROLES_FILE: _ROLES}
 
 
 def set_max_length(folder: Path, longest: int) -> None:
@@ -218,11 +216,8 @@ def _read_vocabulary(path: Path) -> Engine:
     if lowercase is None:
         lowercase = _has_no_capitals(pieces)
         reason = "no word in it has a capital letter" if lowercase else "some pieces have capital letters"
-        log_choice(
-            f"casing of {path.name}",
-            "lower-cased" if lowercase else "cased",
-            f"{reason}, and no file beside it says which",
-        )
+        choice = "lower-cased" if lowercase else "cased"
+        log_choice(f"casing of {path.name}", choice, f"{reason}, and no file beside it says which")
     chinese = config.get("tokenize_chinese_chars") is not False
     engine = engine_from_vocabulary(pieces, lowercase, str(path), config.get("strip_accents"), chinese)
     for where, number, token in _tokens_beside(path):
@@ -295,11 +290,10 @@ def _read_config(path: Path) -> dict[str, Any]:
     """A tokenizer_config.json; {} where there is none. Raises BertsmithError where it, or the special_tokens_map.json
     that belongs to it, says other words or other special pieces than BERT's."""
     config, roles_path = _read_object(path, _CONFIG_FIX), path.with_name(ROLES_FILE)
-    roles = dict(zip(SPECIAL_ROLES, SPECIAL_PIECES, strict=True))
     splitting = {} if config.get("tokenizer_class") in ("BertTokenizer", "BertTokenizerFast") else _SPLITTING
-    wanted = [(path, config, roles | splitting)]
+    wanted = [(path, config, _ROLES | splitting)]
     if "added_tokens_decoder" not in config:  # where it is there, transformers does not read the other file
-        wanted.append((roles_path, _read_object(roles_path, _ADDED_FIX), roles))
+        wanted.append((roles_path, _read_object(roles_path, _ADDED_FIX), _ROLES))
     for where, values, ours in wanted:
         for name, piece in ours.items():
             said = values.get(name)
