@@ -58,7 +58,7 @@ def infer(rows: Sequence[Mapping[str, Any]], columns: Columns, where: str, kind:
     found = text_and_label(table)
     if kind != AUTO:
         return _inferred(table, kind, found, [])
-    choices, label = _choices(table)[0], found.columns["label"]
+    choices, (label, _) = _choices(table)[0], found.columns["label"]
     letters = table.shapes[label].counts if choices and {choices, label} <= table.shapes.keys() else ()
     if {"A", "a"}.intersection(letters) and all(place_of_letter(each.upper()) is not None for each in letters):
         fix = "write the number of a choice, from 0, or its letter, from A; or name the task classify"
@@ -68,10 +68,11 @@ def infer(rows: Sequence[Mapping[str, Any]], columns: Columns, where: str, kind:
 
 
 def _inferred(table: Table, kind: str, found: Found, reasons: list[str]) -> Inferred:
-    for part, name in found.columns.items():
+    names: dict[str, Any] = {}
+    for part, (name, why) in found.columns.items():
+        names[part] = name
         if name != getattr(table.columns, part):
-            reasons.append(f"{part} is column '{name}' ({found.why[part]})")
-    names: dict[str, Any] = dict(found.columns)
+            reasons.append(f"{part} is column '{name}' ({why})")
     return Inferred(kind, replace(table.columns, **names), reasons)
 
 
@@ -95,14 +96,12 @@ def _tag(table: Table) -> Found | None:
     words, tags = _lists_of_one_length(table) if words is None else (words, _tags(table, words))
     if words is not None and tags is not None and _are_of_one_length(table, words, tags):
         what = f"as many tags as words in the rows of '{words}' and '{tags}'"
-        return Found({"tokens": words, "tags": tags}, dict.fromkeys(("tokens", "tags"), "of one length"), what)
+        return Found({"tokens": (words, "of one length"), "tags": (tags, "of one length")}, what)
     spans = table.named("spans", ("entities", "label"), "objects")
     if spans is None or not _are_spans(table, spans):
         return None
-    text, why = the_text(table, but=(spans,))
-    return Found(
-        {"text": text, "spans": spans}, {"text": why, "spans": "begins, ends and types"}, f"spans in '{spans}'"
-    )
+    text = the_text(table, but=(spans,))
+    return Found({"text": text, "spans": (spans, "begins, ends and types")}, f"spans in '{spans}'")
 
 
 def _tags(table: Table, words: str) -> str | None:
@@ -162,7 +161,8 @@ def _qa(table: Table) -> Found | None:
     if context is None or not _are_answers(table, answers, context):
         return None
     names = {"question": question, "context": context, "answers": answers}
-    return Found(names, dict.fromkeys(names, "the usual name of it"), f"'{answers}' quotes '{context}'")
+    why = "the usual name of it"
+    return Found({part: (name, why) for part, name in names.items()}, f"'{answers}' quotes '{context}'")
 
 
 def _are_answers(table: Table, answers: str, context: str) -> bool:
@@ -192,20 +192,14 @@ def _choice(table: Table) -> Found | None:
     label = table.named("label", _RIGHT, "number", "text") if choices and not table.several("label") else None
     if label is None or not table.most(_is_right(row, choices, several, row.get(label)) for row in table.head):
         return None
-    names, why = {"choices": choices, "label": label}, {"choices": f"{several} texts a row", "label": "a usual name"}
-    text = table.own("text")
+    found = {"choices": (choices, f"{several} texts a row"), "label": (label, "a usual name")}
+    what, text = "several choices a row", table.own("text")
     for first, second in _BEGINNINGS if text is None else ():
         both = [*table.usual((first,), "text"), *table.usual((second,), "text")]
         if len(both) == 2:
-            return Found(
-                names | {"text": both[0], "text_b": both[1]},
-                why | dict.fromkeys(("text", "text_b"), "usual names"),
-                "several choices a row",
-            )
+            return Found(found | {"text": (both[0], "usual names"), "text_b": (both[1], "usual names")}, what)
     text = text or table.named("text", _BEFORE_CHOICES, "text", fits=Shape.varies)
-    if text is None:
-        return None
-    return Found(names | {"text": text}, why | {"text": "a usual name"}, "several choices a row")
+    return None if text is None else Found(found | {"text": (text, "a usual name")}, what)
 
 
 def _is_right(row: Mapping[str, Any], choices: str, several: int, label: Any) -> bool:

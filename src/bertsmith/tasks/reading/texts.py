@@ -34,7 +34,7 @@ _VERDICTS = {"accept", "reject", "ignore"}
 SIMILARITIES = ("score", "similarity", "similarity_score")
 _FIRST = {"1": "2", "a": "b", "A": "B"}
 _THIRD = {"1": "3", "a": "c", "A": "C"}
-_USUAL = "a usual name of it"
+_USUAL, _DEFAULT = "a usual name of it", "its default name"
 # Whole numbers with more values than this may be classes or amounts.
 _MOST_NUMBERED = 20
 _TAG = re.compile(r"O|[BILUESMW]-\S+")
@@ -45,10 +45,9 @@ _AMOUNT = re.compile(r"[+-]?[$€£¥]? ?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\.[0-9]
 
 @dataclass(frozen=True)
 class Found:
-    """columns: by the fields of `Columns`. why: for each, in words. what: all of them together show."""
+    """columns: by the fields of `Columns`, each with why, in words. what: all of them together show."""
 
-    columns: Mapping[str, str]
-    why: Mapping[str, str]
+    columns: Mapping[str, tuple[str, str]]
     what: str = ""
 
 
@@ -57,23 +56,22 @@ def text_and_label(table: Table) -> Found:
     several = table.several("label")
     label = table.columns.label if several else table.named("label", LABELS, fits=_is_no_verdict)
     label = label or table.named("label", _NUMBERED_LABELS)
-    columns, why = _texts(table, several or (() if label is None else (label,)))
-    if label is None:
-        label, why["label"] = _label_by_shape(table, tuple(columns.values()))
-    elif label in columns.values():
+    columns = _texts(table, several or (() if label is None else (label,)))
+    texts = [name for name, _ in columns.values()]
+    if label in texts:
         raise table.refusal("one column may be a text or the label", [label], "text", "label")
-    return Found(columns | {"label": label}, {"label": _USUAL} | why)
+    return Found(columns | {"label": _label_by_shape(table, texts) if label is None else (label, _USUAL)})
 
 
 def two_texts(table: Table) -> Found:
     """The two texts of rows that need no label, and how alike they are, where a column says so. Raises BertsmithError
     where there are not two, or several may be one of them."""
-    columns, why = _texts(table, (*table.usual(LABELS, "number"), table.columns.negative))
+    columns = _texts(table, (*table.usual(LABELS, "number"), table.columns.negative))
     if "text_b" not in columns:
         raise table.refusal("no two columns look like a pair of texts; there are", table.shapes, "text", "text_b")
     is_named = table.columns.label != Columns.label  # then it may be in other files alone
     label = None if is_named else table.named("label", SIMILARITIES, "number")
-    return Found(columns if label is None else columns | {"label": label}, {"label": _USUAL} | why)
+    return Found(columns if label is None else columns | {"label": (label, _USUAL)})
 
 
 def the_text(table: Table, but: Collection[str]) -> tuple[str, str]:
@@ -81,7 +79,7 @@ def the_text(table: Table, but: Collection[str]) -> tuple[str, str]:
     it."""
     own = table.own("text")
     if own is not None:
-        return own, "its default name"
+        return own, _DEFAULT
     usual = [name for name in table.usual(TEXTS, "text") if name not in but]
     found = usual + [name for name, shape in table.shapes.items() if shape.is_free_text and name not in (*but, *usual)]
     if len(found) == 1:
@@ -147,11 +145,11 @@ def _is_no_verdict(shape: Shape) -> bool:
     return not _VERDICTS.issuperset(shape.counts)
 
 
-def _texts(table: Table, but: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+def _texts(table: Table, but: Collection[str]) -> dict[str, tuple[str, str]]:
     own, second = table.own("text"), table.own("text_b")
+    found = {} if second is None else {"text_b": (second, _DEFAULT)}
     if own is not None:
-        names = {"text": own} | ({} if second is None else {"text_b": second})
-        return names, dict.fromkeys(names, "its default name")
+        return {"text": (own, _DEFAULT)} | found
     pairs = list(_pairs(table, but)) if second is None else []
     if len(pairs) > 1:
         raise table.refusal("several pairs of columns may be the two texts", sum(pairs, ()), "text", "text_b")
@@ -160,11 +158,9 @@ def _texts(table: Table, but: Collection[str]) -> tuple[dict[str, str], dict[str
         usual = [] if is_usual else [name for name in table.usual(TEXTS, "text") if table.shapes[name].varies()]
         if others := [name for name in usual if name not in (*pairs[0], *but)]:
             raise table.refusal("several columns may be the texts", [*pairs[0], *others], "text", "text_b")
-        return dict(zip(("text", "text_b"), pairs[0], strict=True)), dict.fromkeys(
-            ("text", "text_b"), "the names of a pair"
-        )
-    text, why = the_text(table, (*but, *([] if second is None else [second])))
-    return {"text": text} | ({} if second is None else {"text_b": second}), {"text": why, "text_b": "its default name"}
+        why = "the names of a pair"
+        return {part: (name, why) for part, name in zip(("text", "text_b"), pairs[0], strict=True)}
+    return {"text": the_text(table, (*but, *([] if second is None else [second])))} | found
 
 
 def _pairs(table: Table, but: Collection[str]) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,8 @@ TWO = ["a", "b"] * 6
 
 def found(**columns: list[Any]) -> dict[str, str]:
     rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-    return dict(text_and_label(Table(rows, Columns(), "rows")).columns)
+    columns = text_and_label(Table(rows, Columns(), "rows")).columns
+    return {part: name for part, (name, _) in columns.items()}
 
 
 def test_a_label_with_one_value_so_far_is_asked_for() -> None:
