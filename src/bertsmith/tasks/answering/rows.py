@@ -14,7 +14,7 @@ from bertsmith.rows.squad import is_true
 from bertsmith.tasks.answering.gold import Gold, fault_of, located
 from bertsmith.tasks.answering.passages import Words
 from bertsmith.tasks.answering.windows import Windows
-from bertsmith.tasks.reading.bad_rows import SHOWN, Report, listed, pass_over
+from bertsmith.tasks.reading.bad_rows import Report, listed, pass_over
 from bertsmith.tasks.reading.cells import listed_in
 from bertsmith.tasks.reading.records import Columns, Record, Row, id_of, text_of
 from bertsmith.tasks.reading.shapes import is_missing
@@ -114,7 +114,7 @@ def learnable(records: Sequence[Record], report: Report = pass_over) -> list[Rec
         kept.append(replace(record, label=(gold,)))
     for fault, names in faults.items():
         what = f"{len(names):,} of {len(records):,} questions are not learned, because {fault}"
-        warn(listed(what, names[:SHOWN], len(names)), of_all_ranks=True)
+        warn(listed(what, names), of_all_ranks=True)
     for what, count in counts.items():
         if count:
             say(f"train: {counted(count, 'question')} with {what}")
@@ -139,7 +139,7 @@ def doubts(records: Sequence[Record], windows: Windows, unanswerable: bool) -> l
     if lost:
         where = "in the context, or not where it should start"
         what = f"{len(lost):,} of {len(records):,} questions have a first answer that is not {where}"
-        lines.append(listed(what, lost[:SHOWN], len(lost)))
+        lines.append(listed(what, lost))
     none = sum(not record.label for record in records)
     if none and not unanswerable:
         lines.append(f"{none:,} of {len(records):,} questions have no answer, and this model always gives one")

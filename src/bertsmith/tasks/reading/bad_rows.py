@@ -41,14 +41,6 @@ def pass_over(error: BertsmithError, row: Any) -> None:
     """The Report of who looks at good rows only."""
 
 
-def leave_out(bad: int, good: int) -> str:
-    """How to go on without so many bad rows among good ones, in words; "" where most are bad: then it is more likely
-    that they are read in a wrong way."""
-    if bad > BAD_SHARE * (bad + good):
-        return ""
-    return "; finetune, distill and evaluate leave them out with --skip-bad-rows FILE; nothing was done"
-
-
 def to_utf8(path: str | Path | None) -> str:
     """What to do about a row that is not UTF-8. path: of its file, which is read again; None for what came through a
     pipe. iconv makes two letters of every one of a file that is UTF-8 already."""
@@ -121,16 +113,30 @@ def line_of(bad: BadRow) -> bytes:
     return f"{line}\n".encode(errors="backslashreplace")
 
 
+def leave_out_or_refuse(
+    bad: Sequence[BadRow], good: int, name: str, skipped: SkippedRows | None, fix: str = ""
+) -> None:
+    """Gives bad rows among good ones to `skipped`. Raises BertsmithError where that is None, or they are too many. fix:
+    without it that of the first row."""
+    if not bad:
+        return
+    if skipped is None:
+        how = "; finetune, distill and evaluate leave them out with --skip-bad-rows FILE; nothing was done"
+        # Where most are bad, it is more likely that they are read in a wrong way.
+        are_few = len(bad) <= BAD_SHARE * (len(bad) + good)
+        raise refusal(bad, good, name, (fix or bad[0][0].fix) + (how if are_few else ""))
+    skipped.add(bad, good, name)
+
+
 def refusal(bad: Sequence[BadRow], good: int, name: str | Path, fix: str) -> BertsmithError:
     """An error that counts bad rows and names the first of them. Where all rows have the same fault, it is one of the
     file or of how it is read, and `fix`, which is for a few rows, is left out."""
     first = [in_words(error) for error, _ in bad[:SHOWN]]
     if not good and len(bad) > 1 and len({_NUMBER.sub("0", error.what) for error, _ in bad}) == 1:
-        what = listed(f"{len(bad):,} of {len(bad):,} rows cannot be used, all for the same reason", first[:1], 1)
+        what = listed(f"{len(bad):,} of {len(bad):,} rows cannot be used, all for the same reason", first[:1])
         return BertsmithError(what, name, bad[0][0].fix or "correct the file, or the flags that say how it is read")
-    return BertsmithError(
-        listed(f"{len(bad):,} of {len(bad) + good:,} rows cannot be used", first, len(bad)), name, fix
-    )
+    what = listed(f"{len(bad):,} of {len(bad) + good:,} rows cannot be used", first, len(bad))
+    return BertsmithError(what, name, fix)
 
 
 def in_words(error: BertsmithError) -> str:
@@ -138,8 +144,9 @@ def in_words(error: BertsmithError) -> str:
     return f"{error.where}: {error.what}"
 
 
-def listed(what: str, first: Sequence[str], count: int) -> str:
-    """A fact about so many rows, and the first of them a line each."""
+def listed(what: str, names: Sequence[str], count: int = 0) -> str:
+    """A fact about rows, and the first of them a line each. count: of all, where `names` are only the first."""
+    first, count = names[:SHOWN], max(count, len(names))
     more = f"\n    and {count - len(first):,} more" if count > len(first) else ""
     return f"{what}:" + "".join(f"\n    {each}" for each in first) + more
 

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 from unicodedata import normalize
-
-_SHOWN = 5
 
 
 class Item(NamedTuple):
@@ -20,14 +17,6 @@ class Item(NamedTuple):
     where: str
     key: bytes
     label: str
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """What was found. count: of rows, or of texts. examples: the first of them, in words."""
-
-    count: int
-    examples: list[str]
 
 
 def text_key(texts: Iterable[str | None], any_form: bool = True) -> bytes:
@@ -41,13 +30,12 @@ def text_key(texts: Iterable[str | None], any_form: bool = True) -> bytes:
     return found.digest()
 
 
-def rows_in_both(part: Sequence[Item], other: Sequence[Item]) -> Overlap:
-    """The rows of a part whose texts are those of a row of the other, whatever their labels."""
+def rows_in_both(part: Sequence[Item], other: Sequence[Item]) -> list[str]:
+    """The rows of a part whose texts are those of a row of the other, whatever their labels; each in words."""
     first: dict[bytes, Item] = {}
     for each in other:
         first.setdefault(each.key, each)
-    found = [(each, first[each.key]) for each in part if each.key in first]
-    return Overlap(len(found), [_pair(*each) for each in found[:_SHOWN]])
+    return [_pair(each, first[each.key]) for each in part if each.key in first]
 
 
 def _pair(one: Item, other: Item) -> str:
@@ -56,16 +44,12 @@ def _pair(one: Item, other: Item) -> str:
     return f"{one.where} is {other.where}{labels}"
 
 
-def contradictions(part: Sequence[Item]) -> Overlap:
-    """The texts of a part that have rows with different labels."""
+def contradictions(part: Sequence[Item]) -> list[str]:
+    """The texts of a part that have rows with different labels; each in words."""
     first: dict[bytes, Item] = {}
     found: dict[bytes, tuple[Item, Item]] = {}
     for each in part:
         before = first.setdefault(each.key, each)
         if each.label != before.label:
             found.setdefault(each.key, (before, each))
-    examples = [
-        f"{one.where} is labelled {one.label}, {other.where} {other.label}"
-        for one, other in list(found.values())[:_SHOWN]
-    ]
-    return Overlap(len(found), examples)
+    return [f"{one.where} is labelled {one.label}, {other.where} {other.label}" for one, other in found.values()]

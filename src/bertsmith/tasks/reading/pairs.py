@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.tasks.reading.bad_rows import BadRow, SkippedRows, leave_out, refusal
+from bertsmith.tasks.reading.bad_rows import BadRow, SkippedRows, leave_out_or_refuse
 from bertsmith.tasks.reading.records import Record
 
 
@@ -29,10 +29,7 @@ def with_as_many_texts(records: Sequence[Record], pairs: bool, skipped: SkippedR
     """
     bad: list[BadRow] = [(_fault(each), _row(each)) for each in records if (each.text_b is not None) != pairs]
     good = [each for each in records if (each.text_b is not None) == pairs]
-    if bad and skipped is None:
-        raise refusal(bad, len(good), name, f"{bad[0][0].fix}{leave_out(len(bad), len(good))}")
-    if bad and skipped is not None:
-        skipped.add(bad, len(good), name)
+    leave_out_or_refuse(bad, len(good), name, skipped)
     return good
 
 

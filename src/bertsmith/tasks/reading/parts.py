@@ -11,7 +11,7 @@ from bertsmith.base.log import counted, first_of, say, warn
 from bertsmith.tasks.reading.bad_rows import SkippedRows, listed
 from bertsmith.tasks.reading.files import Source
 from bertsmith.tasks.reading.labels import class_name
-from bertsmith.tasks.reading.overlap import Item, Overlap, contradictions, rows_in_both, text_key
+from bertsmith.tasks.reading.overlap import Item, contradictions, rows_in_both, text_key
 from bertsmith.tasks.reading.pairs import are_pairs, with_as_many_texts
 from bertsmith.tasks.reading.records import Columns, Record, RowReader, first_columns, read_records
 from bertsmith.tasks.reading.split import are_numbers, split, strata
@@ -31,9 +31,8 @@ def read_parts(
     for part, source in sources.items():
         names = first if part == "train" else first_columns(source, columns, skipped)
         if columns.header and first and names and not set(names) & set(first):
-            what = (
-                f"the {part} rows have no column of the training rows; their first line is: {' | '.join(names)[:200]}"
-            )
+            line = " | ".join(names)[:200]
+            what = f"the {part} rows have no column of the training rows; their first line is: {line}"
             raise BertsmithError(what, name_of_part(source, part), f"begin it with the names: {', '.join(first)}")
     parts = {
         part: read_records(source, columns, True, reader, skipped, name_of_part(source, part))
@@ -103,14 +102,14 @@ def warn_of_copies(parts: Parts, reader: type[RowReader]) -> None:
     for part, other in (("dev", "train"), ("test", "train"), ("test", "dev")):
         if part in items and other in items:
             found = rows_in_both(items[part], items[other])
-            what = f"{found.count:,} of {len(items[part]):,} {part} rows have the text of {other} rows"
-            _warn(found, f"{what} ({_ALIKE}), so their score may be optimistic")
+            what = f"{len(found):,} of {len(items[part]):,} {part} rows have the text of {other} rows"
+            _warn(f"{what} ({_ALIKE}), so their score may be optimistic", found)
             shared = _with_text_of(parts[part], parts[other], reader)
             if shared:
                 what = f"{len(shared):,} of {len(items[part]):,} {part} rows have one of their texts in {other} rows"
                 warn(f"{what}, such as {shared[0].where}, so their score may be optimistic", of_all_ranks=True)
     found = contradictions([each for each in items["train"] if each.label])
-    _warn(found, f"training rows give {counted(found.count, 'text')} several labels ({_ALIKE})")
+    _warn(f"training rows give {counted(len(found), 'text')} several labels ({_ALIKE})", found)
 
 
 def warn_of_groups(parts: Parts, column: str) -> None:
@@ -121,13 +120,9 @@ def warn_of_groups(parts: Parts, column: str) -> None:
             if each.group is not None:
                 first.setdefault(each.group, each)
         both = {each.group: each for each in reversed(parts.get(part, ())) if each.group in first}
-        if both:
-            what = f"{counted(len(both), 'group')} of column '{column}' with {part} rows and {other} rows"
-            named = [f"{group}: {both[group].where}, {first[group].where}" for group in first if group in both]
-            warn(
-                listed(f"{what}, so the score of {part} may be optimistic", named[:_SHOWN], len(named)),
-                of_all_ranks=True,
-            )
+        what = f"{counted(len(both), 'group')} of column '{column}' with {part} rows and {other} rows"
+        named = [f"{group}: {both[group].where}, {first[group].where}" for group in first if group in both]
+        _warn(f"{what}, so the score of {part} may be optimistic", named)
 
 
 def _with_text_of(part: Sequence[Record], other: Sequence[Record], reader: type[RowReader]) -> list[Record]:
@@ -143,6 +138,6 @@ def _item(record: Record, reader: type[RowReader]) -> Item:
     return Item(record.where, text_key(reader.texts(record)), shown)
 
 
-def _warn(found: Overlap, what: str) -> None:
-    if found.count:
-        warn(listed(what, found.examples, found.count), of_all_ranks=True)
+def _warn(what: str, rows: Sequence[str]) -> None:
+    if rows:
+        warn(listed(what, rows), of_all_ranks=True)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from bertsmith.base.errors import BertsmithError, TypeChecked, nearest
 from bertsmith.base.log import counted, warn
-from bertsmith.tasks.reading.bad_rows import BadRow, Report, SkippedRows, leave_out, pass_over, raise_at_once, refusal
+from bertsmith.tasks.reading.bad_rows import BadRow, Report, SkippedRows, leave_out_or_refuse, pass_over, raise_at_once
 from bertsmith.tasks.reading.cells import LacksColumn, found_in, name_one
 from bertsmith.tasks.reading.files import Form, name_of, rows_of
 from bertsmith.tasks.reading.files import Row as Row
@@ -223,10 +223,7 @@ def read_records(
     name = name_of(source) if isinstance(source, str | Path) else name or "the rows"
     reader.check_bad_rows(records, bad, name)
     _warn_of_rejected(rejected if labelled and _VERDICT not in reader.used(columns) else [], name)
-    if bad and skipped is None:
-        raise refusal(bad, len(records), name, f"correct or remove these rows{leave_out(len(bad), len(records))}")
-    if bad and skipped is not None:
-        skipped.add(bad, len(records), name)
+    leave_out_or_refuse(bad, len(records), name, skipped, "correct or remove these rows")
     if not records:
         raise no_rows(name) if is_file else BertsmithError("no rows found", name, "give a list with at least one row")
     return records
@@ -294,9 +291,8 @@ def text_of(row: Row, column: str) -> str:
     """The text in a column. ValueError where there is none, or an empty one."""
     text = row.get(column)
     if not isinstance(text, str):
-        raise ValueError(
-            f"column '{column}' holds no text" if column in row else f"no column '{column}'; {found_in(row)}"
-        )
+        lacks = f"no column '{column}'; {found_in(row)}"
+        raise ValueError(f"column '{column}' holds no text" if column in row else lacks)
     if not text.strip():
         raise ValueError(f"column '{column}' is empty")
     check_characters(text, column)

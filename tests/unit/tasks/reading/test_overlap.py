@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.tasks.reading.bad_rows import listed
-from bertsmith.tasks.reading.overlap import Item, Overlap, contradictions, rows_in_both, text_key
+from bertsmith.tasks.reading.overlap import Item, contradictions, rows_in_both, text_key
 
 
 def items(name, rows):
@@ -18,27 +18,25 @@ def test_rows_of_both_parts_are_named_with_their_labels():
     train = items("train.csv", [("A  good\tfilm", "1"), ("bad", "0"), ("a good film", "1")])
     dev = items("dev.csv", [("new", "1"), (" a Good film\n", "1"), ("BAD", "1")])
     found = rows_in_both(dev, train)
-    assert found.count == 2
-    assert found.examples == ["dev.csv:3 is train.csv:2", "dev.csv:4 is train.csv:3 (labelled 1, there 0)"]
+    assert found == ["dev.csv:3 is train.csv:2", "dev.csv:4 is train.csv:3 (labelled 1, there 0)"]
     unlabelled = rows_in_both([Item("a", b"k", "4.2")], [Item("b", b"k", "")])
-    assert unlabelled.examples == ["a is b"], "a label that is not compared is none"
+    assert unlabelled == ["a is b"], "a label that is not compared is none"
 
 
 def test_only_the_first_ones_are_named():
     train = items("train.csv", [(str(number), "a") for number in range(20)])
     found = rows_in_both(items("dev.csv", [(str(number), "a") for number in range(8)]), train)
-    assert found.count == 8
-    said = listed("8 rows", found.examples, found.count)
+    assert len(found) == 8
+    said = listed("8 rows", found)
     assert said.count("\n") == 6
     assert said.endswith("and 3 more")
-    assert rows_in_both([], train) == Overlap(0, [])
+    assert rows_in_both([], train) == []
 
 
 def test_texts_with_several_labels_are_named_once():
     rows = [("same", "1"), ("Same ", "0"), ("same", "2"), ("other", "1"), ("other", "1")]
     found = contradictions(items("train.csv", rows))
-    assert found.count == 1
-    assert found.examples == ["train.csv:2 is labelled 1, train.csv:3 0"]
+    assert found == ["train.csv:2 is labelled 1, train.csv:3 0"]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +65,6 @@ def test_counts_are_those_of_comparing_all_with_all(rows):
     half = len(rows) // 2
     train, dev = items("train", rows[:half]), items("dev", rows[half:])
     folded = [" ".join(text.split()) for text, _ in rows]
-    assert rows_in_both(dev, train).count == sum(each in folded[:half] for each in folded[half:])
+    assert len(rows_in_both(dev, train)) == sum(each in folded[:half] for each in folded[half:])
     labels = {text: {label for other, (_, label) in zip(folded, rows, strict=True) if other == text} for text in folded}
-    assert contradictions(items("all", rows)).count == sum(len(each) > 1 for each in labels.values())
+    assert len(contradictions(items("all", rows))) == sum(len(each) > 1 for each in labels.values())
