@@ -18,9 +18,7 @@ from bertsmith.base.figures import INSTALL, new_figure, save_figure
 from bertsmith.base.log import log_choice, say
 from bertsmith.tasks.scoring.calibration import Reliability
 from bertsmith.tasks.scoring.classes import Confusion, share
-from bertsmith.tasks.scoring.resampling import Interval
-
-Floats = NDArray[np.float64]
+from bertsmith.tasks.scoring.resampling import Floats, Interval
 
 MOST_CLASSES = 100
 _MOST_NUMBERS = 40  # classes whose counts still fit into their cells
@@ -41,10 +39,9 @@ def confusion_plot(path: Path, found: Confusion, names: Sequence[str], title: st
     cell = 0.6 if len(names) <= 5 else 0.4 if numbers else 0.17
     margin = 1.2 + 0.075 * max(map(len, names))
     size = margin + cell * len(names)
-    figure = _figure(path, size + 1.2, size + 0.5)
-    if figure is None:
+    axes = _axes(path, size + 1.2, size + 0.5)
+    if axes is None:
         return
-    axes = figure.subplots()
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="equal")
     points = 9 if numbers else 6
     _name_ticks(axes.set_xticks, names, points, rotation=90 if len(names) > 3 else 0)
@@ -61,8 +58,9 @@ def confusion_plot(path: Path, found: Confusion, names: Sequence[str], title: st
         between, end = np.arange(len(names) - 1) + 0.5, len(names) - 0.5
         axes.vlines(between, -0.5, end, color="#e6e6e6", linewidth=0.3)
         axes.hlines(between, -0.5, end, color="#e6e6e6", linewidth=0.3)
-    figure.colorbar(image, ax=axes, label="share of the true class", shrink=min(0.7, 4 / (cell * len(names))))
-    _save(figure, path, axes, title)
+    shrink = min(0.7, 4 / (cell * len(names)))
+    axes.figure.colorbar(image, ax=axes, label="share of the true class", shrink=shrink)
+    _save(axes, path, title)
 
 
 def class_plot(path: Path, rows: Sequence[dict[str, Any]], title: str) -> None:
@@ -71,10 +69,9 @@ def class_plot(path: Path, rows: Sequence[dict[str, Any]], title: str) -> None:
     kept, title = _most(-np.array([row["f1"] for row in rows]), title, "classes with the lowest F1")
     rows = [rows[place] for place in kept]
     names = [f"{short_name(row['label'])}  ({row['support']:,})" for row in rows]
-    figure = _figure(path, 6.5 + 0.06 * max(map(len, names)), 1.6 + 0.24 * len(rows))
-    if figure is None:
+    axes = _axes(path, 6.5 + 0.06 * max(map(len, names)), 1.6 + 0.24 * len(rows))
+    if axes is None:
         return
-    axes = figure.subplots()
     places = np.arange(len(rows))
     known = [place for place, row in enumerate(rows) if np.isfinite(row["f1_low"])]
     axes.hlines(known, *([rows[k][side] for k in known] for side in ("f1_low", "f1_high")), color=_BLUE, linewidth=2.5)
@@ -84,8 +81,8 @@ def class_plot(path: Path, rows: Sequence[dict[str, Any]], title: str) -> None:
     _name_ticks(axes.set_yticks, names, 8)
     axes.set(xlim=(-0.02, 1.02), ylim=(len(rows) - 0.5, -0.5), xlabel="(in brackets: how many have the label)")
     axes.grid(axis="x", color="#e6e6e6")
-    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
-    _save(figure, path, axes, title)
+    axes.figure.legend(loc="outside lower center", ncols=3, fontsize=8)
+    _save(axes, path, title)
 
 
 def interval_plot(path: Path, figures: Mapping[str, Interval], title: str) -> None:
@@ -94,25 +91,24 @@ def interval_plot(path: Path, figures: Mapping[str, Interval], title: str) -> No
     if not known:
         path.unlink(missing_ok=True)
         return
-    figure = _figure(path, 6.5, 1.2 + 0.3 * len(known))
-    if figure is None:
+    axes, places = _axes(path, 6.5, 1.2 + 0.3 * len(known)), np.arange(len(known))
+    if axes is None:
         return
-    axes, places = figure.subplots(), np.arange(len(known))
     axes.hlines(places, *([getattr(each, side) for each in known.values()] for side in ("low", "high")), color=_BLUE)
     axes.plot([each.value for each in known.values()], places, "o", color=_BLUE, markersize=5)
     _name_ticks(axes.set_yticks, [f"{name}  {each.value:.4g}" for name, each in known.items()], 8)
     axes.set(ylim=(len(known) - 0.5, -0.5))
     axes.grid(axis="x", color="#e6e6e6")
-    _save(figure, path, axes, title)
+    _save(axes, path, title)
 
 
 def calibration_plot(path: Path, before: Reliability, after: Reliability | None, title: str) -> None:
     """How often confident predictions are right: accuracy over confidence, before and after a temperature, and below
     it how many rows have which confidence."""
-    figure = _figure(path, 5.4, 6)
-    if figure is None:
+    both = _axes(path, 5.4, 6, nrows=2, sharex=True, height_ratios=(3, 1))
+    if both is None:
         return
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    upper, lower = both
     upper.plot([0, 1], [0, 1], ":", color=_GREY, label="perfectly calibrated")
     shown = [(before, _ORANGE, "before" if after else "as it is"), *([(after, _BLUE, "after")] if after else [])]
     for number, (each, colour, name) in enumerate(shown):
@@ -126,12 +122,12 @@ def calibration_plot(path: Path, before: Reliability, after: Reliability | None,
         places = [one.low + (number + 0.75) * width for one in full]
         lower.bar(places, [one.rows for one in full], width=width, color=colour, alpha=0.8)
     upper.set(xlim=(0, 1), ylim=(-0.02, 1.02), ylabel="share that is right")
-    figure.legend(loc="outside lower center", fontsize=8)
+    upper.figure.legend(loc="outside lower center", fontsize=8)
     lower.set(xlabel="probability of the prediction", ylabel="rows")
-    for axes in (upper, lower):
+    for axes in both:
         axes.grid(color="#e6e6e6")
         axes.set_axisbelow(True)
-    _save(figure, path, upper, title)
+    _save(upper, path, title)
 
 
 def decision_plot(path: Path, table: Sequence[dict[str, Any]], title: str) -> None:
@@ -141,10 +137,9 @@ def decision_plot(path: Path, table: Sequence[dict[str, Any]], title: str) -> No
     kept, title = _most(mistakes, title, "labels with the most mistakes")
     table = [table[place] for place in kept]
     names = [short_name(row["label"]) for row in table]
-    figure = _figure(path, 6.5 + 0.06 * max(map(len, names)), 1.6 + 0.24 * len(table))
-    if figure is None:
+    axes = _axes(path, 6.5 + 0.06 * max(map(len, names)), 1.6 + 0.24 * len(table))
+    if axes is None:
         return
-    axes = figure.subplots()
     start = np.zeros(len(table))
     for name, colour in (("found", _BLUE), ("missed", _GREY), ("wrong", _ORANGE)):
         width = np.array([row[name] for row in table], dtype=np.float64)
@@ -153,16 +148,15 @@ def decision_plot(path: Path, table: Sequence[dict[str, Any]], title: str) -> No
         start += width
     _name_ticks(axes.set_yticks, names, 8)
     axes.set(ylim=(len(table) - 0.5, -0.5), xlabel="rows")
-    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
-    _save(figure, path, axes, title)
+    axes.figure.legend(loc="outside lower center", ncols=3, fontsize=8)
+    _save(axes, path, title)
 
 
 def number_plot(path: Path, predicted: Floats, true: Floats, tenths: Sequence[dict[str, float]], title: str) -> None:
     """True numbers over predicted ones, and their means in ten bins; tenths: {"predicted", "true"} of each."""
-    figure = _figure(path, 5.4, 5.4)
-    if figure is None:
+    axes = _axes(path, 5.4, 5.4)
+    if axes is None:
         return
-    axes = figure.subplots()
     ends = [float(min(predicted.min(), true.min())), float(max(predicted.max(), true.max()))]
     axes.plot(ends, ends, ":", color=_GREY, label="perfect")
     alpha = float(np.clip(200 / len(true), 0.05, 0.6))
@@ -172,22 +166,24 @@ def number_plot(path: Path, predicted: Floats, true: Floats, tenths: Sequence[di
     axes.set(xlabel="predicted", ylabel="true")
     axes.legend(fontsize=8)
     axes.grid(color="#e6e6e6")
-    _save(figure, path, axes, title)
+    _save(axes, path, title)
 
 
-def _figure(path: Path, width: float, height: float) -> Any:
+def _axes(path: Path, width: float, height: float, **layout: Any) -> Any:
+    """Those of a new figure, as its `subplots` gives them; None where matplotlib is not installed."""
     figure = new_figure(width, height)
     if figure is None:
         log_choice("figures of the report", "none", f"matplotlib is not installed: {INSTALL}")
         path.unlink(missing_ok=True)  # one of an earlier report
-    return figure
+        return None
+    return figure.subplots(**layout)
 
 
-def _save(figure: Any, path: Path, axes: Any, title: str) -> None:
+def _save(axes: Any, path: Path, title: str) -> None:
     axes.set_title(title, fontsize=10, parse_math=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        save_figure(figure, path)
+        save_figure(axes.figure, path)
     if any("missing from" in str(each.message) for each in caught):
         say(f"{path.name}: the font has no glyphs for some characters of the labels; the JSON file has them all")
 
