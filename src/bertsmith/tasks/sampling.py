@@ -8,11 +8,9 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bertsmith.base.layout import Ints
 from bertsmith.base.streams import generator, stream_key
-
-Ints = NDArray[np.int64]
 
 Sampling = Literal["natural", "balanced", "sqrt"]
 

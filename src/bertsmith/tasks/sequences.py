@@ -224,13 +224,13 @@ def encode(
     given = iter(tokenizer.encode_ids(texts_b, literal_specials))
     seconds = [None if record.text_b is None else next(given) for record in records]
     in_first = [False] * len(firsts) if fit.overlap is None else _longer_is_first(firsts, seconds, groups)
-    marks = np.array([tokenizer.special.cls]), np.array([tokenizer.special.sep])
+    cls, sep = np.array([tokenizer.special.cls]), np.array([tokenizer.special.sep])
     ids: list[Ints] = []
     counts: list[tuple[int, int, int]] = []
     for row, (first, second, windowed) in enumerate(zip(firsts, seconds, in_first, strict=True)):
         parts = [first] if second is None else [first, second]
         for kept, lost in _sequences_of(parts, max_length, fit, windowed):
-            ids.append(_joined(kept, *marks))
+            ids.append(np.concatenate((cls, *(each for part in kept for each in (part, sep))), dtype=np.int64))
             counts.append((len(kept[0]) + 2, lost, row))
     first_segments, lost_tokens, rows = np.array(counts, dtype=np.int64).reshape(-1, 3).T.copy()
     return Sequences(ids, first_segments, lost_tokens, rows)
@@ -297,10 +297,6 @@ def beginnings(length: int, most: int, stride: int) -> range:
     """Where windows of at most `most` tokens begin that cover all of a text of `length`; 0 alone for an empty one."""
     stride = min(most, stride)
     return range(0, max(1, length - most + stride), stride)
-
-
-def _joined(parts: Sequence[Ids], cls: Ints, sep: Ints) -> Ints:
-    return np.concatenate([cls, *(each for part in parts for each in (part, sep))], dtype=np.int64)
 
 
 def pack(sequences: Sequences, members: Ints, device: torch.device, unit: Ints | None = None) -> Inputs:

@@ -7,14 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertsmith.tasks.answering.best import Best
 from bertsmith.tasks.reading.records import Record
-from bertsmith.tasks.scoring.resampling import Figures, mean_figures
+from bertsmith.tasks.scoring.resampling import Bools, Figures, Floats, Ints, mean_figures
 from bertsmith.tasks.scoring.squad import Gold, each_1_1, each_2_0, scores_1_1, scores_2_0
-
-Floats = NDArray[np.float64]
 
 
 def figures(best: Sequence[Best], records: Sequence[Record], threshold: float) -> dict[str, float]:
@@ -56,7 +53,7 @@ def scores_of_each(best: Sequence[Best], records: Sequence[Record], thresholds: 
     return np.array([*each], dtype=np.float64)
 
 
-def figures_of_each(scores: Floats, answerable: NDArray[np.bool_] | None) -> Figures:
+def figures_of_each(scores: Floats, answerable: Bools | None) -> Figures:
     """Those of `figures` that need no threshold of their own, in percent. answerable: of each question, by the rules of
     2.0; None by those of 1.1."""
     found = mean_figures(("exact_match", "f1"), 100.0 * scores)
@@ -66,7 +63,7 @@ def figures_of_each(scores: Floats, answerable: NDArray[np.bool_] | None) -> Fig
     return found
 
 
-def thresholds_of_others(best: Sequence[Best], records: Sequence[Record], fold: NDArray[np.int64]) -> Floats:
+def thresholds_of_others(best: Sequence[Best], records: Sequence[Record], fold: Ints) -> Floats:
     """For each record the threshold that is tuned on the records of the other folds, or on all where there is one fold:
     float64[N]."""
     found, numbers, each = np.empty(len(best)), np.unique(fold), _f1_of_each(best, records)

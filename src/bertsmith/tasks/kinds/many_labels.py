@@ -44,13 +44,11 @@ from bertsmith.tasks.sampling import Sampling, rows_of_epoch
 from bertsmith.tasks.scoring.calibration import yes_probabilities
 from bertsmith.tasks.scoring.classes import count_figures
 from bertsmith.tasks.scoring.multilabel import label_metrics
-from bertsmith.tasks.scoring.resampling import folds_of
+from bertsmith.tasks.scoring.resampling import Bools, folds_of
 from bertsmith.tasks.scoring.thresholds import HALF, LEAST_POSITIVES, best_thresholds, cross_fitted
 from bertsmith.tasks.sequences import Inputs, Ints, Sequences, batch_window_means, window_means
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
-
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertsmith.base import files
 from bertsmith.tasks.report import plots
@@ -39,10 +38,8 @@ from bertsmith.tasks.scoring.classes import class_figures, class_table, confusio
 from bertsmith.tasks.scoring.label_errors import MOST, Doubt, confident_doubts, worst_by_loss
 from bertsmith.tasks.scoring.multilabel import label_figures, label_table
 from bertsmith.tasks.scoring.numbers import number_figures
-from bertsmith.tasks.scoring.resampling import Figures, Floats, Ints
+from bertsmith.tasks.scoring.resampling import Bools, Figures, Floats, Ints
 from bertsmith.tasks.scoring.squad import ANSWERED, UNANSWERABLE
-
-Bools = NDArray[np.bool_]
 
 _BY_LOSS = "the highest losses of rows that the model labels otherwise"
 _BY_CONFIDENCE = "confident learning (Northcutt et al., 2021), lowest normalised margin first"
@@ -162,13 +159,10 @@ def report_labels(folder: Path, about: About, of: Labelled, note: str = "") -> N
     for row, threshold in zip(rows, of.thresholds, strict=True):
         row["threshold"] = threshold
     _write_table(folder, about, rows, note)
+    sides = (side.sum(0) for side in (of.predicted & of.true, of.predicted, of.true))
     decisions = [
         {"label": name, "found": int(both), "missed": int(meant - both), "wrong": int(said - both)}
-        for name, both, said, meant in zip(
-            of.names,
-            *(side.sum(0) for side in (of.predicted & of.true, of.predicted, of.true)),
-            strict=True,
-        )
+        for name, both, said, meant in zip(of.names, *sides, strict=True)
     ]
     files.write_json(folder / f"{CONFUSION}.json", {**about.head(note), "labels": decisions})
     plots.decision_plot(folder / f"{CONFUSION}.png", decisions, about.title("Labels given"))
@@ -221,11 +215,10 @@ def _write_table(folder: Path, about: About, rows: Sequence[dict[str, Any]], not
 
 def _write_confusion(folder: Path, about: About, of: Classified, note: str) -> None:
     found = confusion(of.predicted, of.true, len(of.names))
+    sides = (each.tolist() for each in (found.true, found.predicted, found.counts))
     pairs = [
         {"true": of.names[true], "predicted": of.names[predicted], "count": count}
-        for true, predicted, count in zip(
-            *(x.tolist() for x in (found.true, found.predicted, found.counts)), strict=True
-        )
+        for true, predicted, count in zip(*sides, strict=True)
     ]
     by_true: dict[str, dict[str, int]] = {name: {} for name in of.names}
     for pair in pairs:
@@ -238,8 +231,7 @@ def _write_confusion(folder: Path, about: About, of: Classified, note: str) -> N
 
 
 def _write_calibration(folder: Path, about: About, found: Calibration) -> None:
-    kept = {**about.head(), "ece_is": _ECE, **asdict(found)}
-    files.write_json(folder / f"{CALIBRATION}.json", kept)
+    files.write_json(folder / f"{CALIBRATION}.json", {**about.head(), "ece_is": _ECE, **asdict(found)})
     title = about.title(f"Calibration, temperature {found.fitted:.3g}{'' if found.kept else ' (not used)'}")
     plots.calibration_plot(folder / f"{CALIBRATION}.png", found.before, found.after, title)
 

@@ -6,12 +6,9 @@ Legend: N rows, L labels; predicted and true are bool[N, L].
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertsmith.tasks.scoring.classes import COUNT_METRICS, ClassTable, class_table, count_figures, f1_of
-from bertsmith.tasks.scoring.resampling import Figures, Floats, mean_figures
-
-Bools = NDArray[np.bool_]
+from bertsmith.tasks.scoring.resampling import Bools, Figures, Floats, mean_figures
 
 METRICS = (*COUNT_METRICS, "subset_accuracy", "hamming_loss")
 """subset_accuracy: the share of rows with exactly the true labels. hamming_loss: the share of wrong decisions."""

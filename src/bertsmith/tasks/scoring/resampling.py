@@ -17,6 +17,7 @@ from bertsmith.base.streams import generator, stream_key
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95

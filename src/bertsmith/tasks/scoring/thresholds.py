@@ -8,11 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from bertsmith.tasks.scoring.resampling import Bools, Floats, Ints
 
 HALF = 0.5
 LEAST_POSITIVES = 5
