@@ -161,11 +161,8 @@ def warn_of_few_rows(records: Parts, metric: str) -> None:
     """Where dev has few rows. metric: that selects the best weights."""
     count = len(records.get("dev", ()))
     if 0 < count < _FEW_ROWS:
-        moved = (
-            f"so that a single one moves {metric} by up to {1 / count:.1%}"
-            if metric in _MEANS
-            else "too few to say much"
-        )
+        one = f"so that a single one moves {metric} by up to {1 / count:.1%}"
+        moved = one if metric in _MEANS else "too few to say much"
         what = f"dev has {counted(count, 'row')}, {moved}; use more, or --folds 5, which measures on all training rows"
         warn(what, of_all_ranks=True)
 

@@ -53,8 +53,10 @@ def benchmark_settings(name: str, hyper_parameters: str | None = None, **changes
     """
     benchmark = benchmark_named(name)
     _, values = benchmark.hyper_parameters_of(hyper_parameters)
+    labels = {"labels": ",".join(benchmark.labels)} if benchmark.labels else {}
+    rules = {"metric": benchmark.metrics[0], **labels, **benchmark.settings}
     columns = Columns(**benchmark.columns_of("train"))
-    return FinetuneSettings(**{**_fixed(benchmark), **values, "columns": columns, **changes})
+    return FinetuneSettings(**{**rules, **values, "columns": columns, **changes})
 
 
 def distill_settings(task: str) -> DistillSettings:
@@ -133,12 +135,6 @@ def tell_rows(name: str, rows: Mapping[str, int]) -> None:
         if found is not None and found != expected:
             counts = f"{part} has {found:,} rows and the published one {expected:,}"
             warn(f"{name}: {counts}, so scores are not comparable with published ones", of_all_ranks=True)
-
-
-def _fixed(benchmark: Benchmark) -> dict[str, Any]:
-    """The settings that are rules of a benchmark."""
-    labels = {"labels": ",".join(benchmark.labels)} if benchmark.labels else {}
-    return {"metric": benchmark.metrics[0], **labels, **benchmark.settings}
 
 
 def _tell(benchmark: Benchmark, source: str, values: Mapping[str, Any]) -> None:

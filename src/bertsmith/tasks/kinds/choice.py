@@ -120,10 +120,8 @@ class Choice(Task):
             fix = f"if they do, subtract 1 from all labels{_FROM_0}; or write letters, A for the first choice"
             raise BertsmithError(what, name, fix)
         if fewer := [record.where for record in records if isinstance(record, ChoiceRecord) and record.fewer]:
-            what = (
-                f"in {len(fewer):,} of {len(records):,} rows the last cells for choices are empty, such as {fewer[0]}"
-            )
-            say(f"{what}; these rows have fewer choices")
+            what = f"in {len(fewer):,} of {len(records):,} rows the last cells for choices are empty"
+            say(f"{what}, such as {fewer[0]}; these rows have fewer choices")
 
     @classmethod
     def texts(cls, record: Record) -> tuple[str | None, ...]:

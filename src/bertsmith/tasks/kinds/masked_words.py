@@ -79,13 +79,10 @@ class MaskedWords(Answering):
             runner.between()
             rows, probabilities, pieces = self._guess(model, sequences, members, runner.device)
             not_finite.append(rows[~np.isfinite(probabilities).all(1)])
-            for row, those_probabilities, those_pieces in zip(rows, probabilities, pieces, strict=True):
-                guesses[row].append(
-                    [
-                        {"piece": self.tokenizer.pieces[piece], "probability": float(probability)}
-                        for piece, probability in zip(those_pieces, those_probabilities, strict=True)
-                    ]
-                )
+            for row, *of_mask in zip(rows, pieces, probabilities, strict=True):
+                likeliest = zip(*of_mask, strict=True)
+                named = [{"piece": self.tokenizer.pieces[piece], "probability": float(p)} for piece, p in likeliest]
+                guesses[row].append(named)
         refuse_not_finite(np.concatenate([*not_finite, np.zeros(0, dtype=np.int64)]))
         return guesses
 
@@ -110,9 +107,8 @@ class MaskedWords(Answering):
         """Raises BertsmithError at a row without a mask, and at one whose mask was truncated."""
         for record, ids in zip(records, sequences.ids, strict=True):
             if int(np.sum(ids == self.tokenizer.special.mask)) < _masks(record):
-                raise BertsmithError(
-                    f"a {MASK} of this row lies past the tokens that the model reads", record.where, "shorten the text"
-                )
+                what = f"a {MASK} of this row lies past the tokens that the model reads"
+                raise BertsmithError(what, record.where, "shorten the text")
 
 
 def _masks(record: Record) -> int:

@@ -85,6 +85,6 @@ class Score(Answering):
 def _activation(config: Mapping[str, Any]) -> Any:
     """The activation that a config.json names; None where it names none."""
     named = config.get("sentence_transformers")
-    return (
-        named.get("activation_fn") if isinstance(named, Mapping) else config.get("sbert_ce_default_activation_function")
-    )
+    if isinstance(named, Mapping):
+        return named.get("activation_fn")
+    return config.get("sbert_ce_default_activation_function")

@@ -127,9 +127,8 @@ class Tag(Task):
             for name in names:
                 split_tag(name)
         except ValueError as error:
-            raise BertsmithError(
-                f"this model does not tag entities: {error}", "config.json", "use one that does"
-            ) from error
+            what = f"this model does not tag entities: {error}"
+            raise BertsmithError(what, "config.json", "use one that does") from error
         overlap = facts.task.get("window_overlap")
         return cls(names, cls.overlap if overlap is None else overlap)
 
@@ -208,9 +207,8 @@ class Tag(Task):
         have "tags", in BIO."""
         assert isinstance(sequences, WordSequences)
         answers: list[Answer] = []
-        for record, words, (tags, sure) in zip(
-            records, sequences.words, self._sure_tags(scores, sequences), strict=True
-        ):
+        tagged = self._sure_tags(scores, sequences)
+        for record, words, (tags, sure) in zip(records, sequences.words, tagged, strict=True):
             spans = spans_of(tags)
             entities = [
                 {

@@ -51,9 +51,7 @@ _JSON_LINES = ("ndjson", "json")
 # Of csv files; the first where their beginning does not tell.
 _SEPARATORS = ",;\t|"
 _HEAD = 1 << 16
-_USUAL_NAMES = frozenset(
-    ("id", "idx", "index", "text", "text_b", "label", "sentence", "sentence1", "sentence2", "score")
-)
+_USUAL_NAMES = {"id", "idx", "index", "text", "text_b", "label", "sentence", "sentence1", "sentence2", "score"}
 # Behind a space a quote is a part of its cell, and so are the separators up to the next one.
 _QUOTED_BEHIND_SPACE = re.compile(r'\s+"(?:[^"]|"")*"\s*')
 # What can be gone through in Python, but not row by row.
@@ -278,9 +276,8 @@ def _sound(
             line = row.line + _lines_before_fault(row.raw)
             error = BertsmithError(f"this line is {NOT_UTF8}", f"{name}:{line}", utf8_fix(file.path))
         elif row.cells is None:
-            quotes = (
-                'write "" for a quote inside a field, not \\"' if b'\\"' in row.raw else "check its quotation marks"
-            )
+            escaped = 'write "" for a quote inside a field, not \\"'
+            quotes = escaped if b'\\"' in row.raw else "check its quotation marks"
             what, fix = _FAULTS.get(row.fault, (f"this row cannot be read ({row.fault})", quotes))
             detail = f" ({row.detail})" if row.detail else ""
             error = BertsmithError(f"{what}{detail}", f"{name}:{row.line}", fix)
@@ -335,11 +332,9 @@ def _named(rows: Iterable[tuple[str, list[str], bytes]], file: _File, report: Re
 def _fault(cells: Sequence[str], names: Sequence[str], raw: bytes, file: _File) -> tuple[str, str] | None:
     """What is wrong with the cells of a row, and what to do about it."""
     if len(cells) != len(names):
-        fix = (
-            "quote fields that contain the separator"
-            if file.quoted
-            else "correct it, or where fields are quoted use --columns.quoted, in Python Columns(quoted=True)"
-        )
+        fix = "correct it, or where fields are quoted use --columns.quoted, in Python Columns(quoted=True)"
+        if file.quoted:
+            fix = "quote fields that contain the separator"
         return f"this row has {counted(len(cells), 'field')} and the first one has {len(names)}", fix
     if len(names) == 1:
         return None

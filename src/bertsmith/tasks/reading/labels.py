@@ -106,11 +106,8 @@ def class_names(labels: Iterable[str], where: str, many: bool, given: str | None
     counts = Counter(map(class_name, labels))
     names = set(counts)
     if len(names) < 2:
-        raise BertsmithError(
-            f"a classifier needs two labels, and these rows have {counted(len(names), 'label')}",
-            where,
-            "check --columns.label",
-        )
+        what = f"a classifier needs two labels, and these rows have {counted(len(names), 'label')}"
+        raise BertsmithError(what, where, "check --columns.label")
     if given is not None:
         return _ordered(names, where, given)
     fractions = sorted(name for name in names if _FRACTION.fullmatch(name))
@@ -176,10 +173,9 @@ def warn_of_alike(names: Iterable[str]) -> None:
     found = [" and ".join(map(repr, those)) for those in alike.values() if len(those) > 1]
     if found:
         more = f"; and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
-        what = (
-            "labels that differ by case, white space, unseen characters or Unicode form alone are classes of their own"
-        )
-        warn(f"{what}: {', '.join(found[:_SHOWN])}{more}; write them alike if they mean the same", of_all_ranks=True)
+        what = "labels that differ by case, white space, unseen characters or Unicode form alone"
+        named = f"{', '.join(found[:_SHOWN])}{more}"
+        warn(f"{what} are classes of their own: {named}; write them alike if they mean the same", of_all_ranks=True)
 
 
 def _warn_of_truths(names: Iterable[str]) -> None:
@@ -205,9 +201,8 @@ def refuse_ids(labels: Sequence[str], where: str) -> None:
 def _ordered(names: set[str], where: str, given: str) -> list[str]:
     ordered = [class_name(each.strip()) for each in given.split(",")]
     if len(ordered) < 2 or len(set(ordered)) < len(ordered):
-        raise BertsmithError(
-            f"the classes '{given}' are not two or more different ones", "labels", "join them by commas"
-        )
+        what = f"the classes '{given}' are not two or more different ones"
+        raise BertsmithError(what, "labels", "join them by commas")
     stray = sorted(names - set(ordered))
     if stray:
         raise BertsmithError(f"the label '{stray[0]}' is not one of {given}", where, nearest(stray[0], ordered))

@@ -41,9 +41,8 @@ def split(classes: Sequence[Hashable], units: Sequence[Hashable], share: float, 
     BertsmithError where no row can go to dev.
     """
     if not 0 < share < 1:
-        raise BertsmithError(
-            f"dev_share is {share}", "fine-tuning settings", "use a share between 0 and 1, such as 0.1"
-        )
+        fix = "use a share between 0 and 1, such as 0.1"
+        raise BertsmithError(f"dev_share is {share}", "fine-tuning settings", fix)
     members: dict[Hashable, list[int]] = defaultdict(list)
     for place, unit in enumerate(units):
         members[unit].append(place)
