@@ -71,9 +71,9 @@ def doubled(name: str, where: str) -> BertsmithError:
 
 
 def _starts(metadata: Any) -> list[int]:
-    """The byte at which each row group begins."""
+    """The byte at which each row group begins; none without columns, as pandas writes an empty table."""
     starts = []
-    for number in range(metadata.num_row_groups):
+    for number in range(metadata.num_row_groups if metadata.num_columns else 0):
         column = metadata.row_group(number).column(0)
         pages = (column.dictionary_page_offset, column.data_page_offset)
         starts.append(min(page for page in pages if page is not None and page > 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.rows.conll import NOT_NUMBERED, UNEVEN, conll_rows
 from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, REPEATED, json_rows
 from bertsmith.rows.lines import split_at_returns
+from bertsmith.rows.parquet import parquet_rows
 from bertsmith.rows.row import Row
 from bertsmith.rows.squad import is_squad, paragraphs, parse_json
 from bertsmith.rows.tables import OPEN_QUOTE, cells_of, named_separator, table_rows
@@ -196,3 +198,10 @@ def test_carriage_returns_end_lines_where_the_reader_takes_them() -> None:
     found = list(split_at_returns([(0, content[:9]), (9, content[9:15]), (15, content[15:])]))
     assert found == [(0, b"one\r"), (4, b"two\r\n"), (9, b"three\n"), (15, b"\r"), (16, b"four")]
     assert list(split_at_returns([(0, b"one\r\r\n")])) == [(0, b"one\r\r\n")]
+
+
+def test_a_parquet_file_without_columns_has_no_rows(tmp_path: Path) -> None:
+    """As pandas writes a table that nothing was put into: a row group of no columns, whose first byte nothing says."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pytest.importorskip("pyarrow").table({}), tmp_path / "empty.parquet")
+    assert list(parquet_rows(str(tmp_path / "empty.parquet"))) == []
