@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.tasks.reading.cells import START_END, choices_in
+from bertsmith.tasks.reading.cells import START_END, choices_in, plain
 from bertsmith.tasks.reading.labels import MOST_DIGITS, class_name, place_of_letter
 from bertsmith.tasks.reading.records import NUMBERED_CHOICES, Columns, columns_of
-from bertsmith.tasks.reading.shapes import LISTS, Shape
+from bertsmith.tasks.reading.shapes import LISTS, Shape, is_missing
 from bertsmith.tasks.reading.table import Table
 from bertsmith.tasks.reading.texts import LABELS, TEXTS, Found, kind_of_labels, text_and_label, the_text, two_texts
 
@@ -118,7 +118,8 @@ def _lists_of_one_length(table: Table) -> tuple[str | None, str | None]:
     lists = [name for name in table.shapes if table.holds(name, *LISTS)]
     if len(lists) != 2 or not table.holds(lists[0], "words"):
         return None, None
-    lengths = {len(row.get(lists[0]) or ()) for row in table.head}
+    cells = [row.get(lists[0]) for row in table.head]
+    lengths = {0 if is_missing(cell) else len(cell) for cell in cells}
     return (lists[0], lists[1]) if len(lengths) > 1 else (None, None)
 
 
@@ -137,7 +138,8 @@ def _are_of_one_length(table: Table, words: str, tags: str) -> bool:
 def _are_spans(table: Table, name: str) -> bool:
     """Whether most that a column lists are objects with a start and an end, or three values each. Where all lists are
     empty beside a label, as Prodigy writes them, rows have that label alone."""
-    cells = [value for row in table.head if (value := row.get(name))]
+    values = (plain(row.get(name)) for row in table.head)
+    cells = [value for value in values if not is_missing(value) and value]
     return (not cells and table.own("label") in (None, name)) or table.most(map(_holds_spans, cells), "spans")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,21 @@ def test_rows_as_tables_of_pandas_give_them(nothing: object) -> None:
     for row, what in (({"answers": nothing}, "no answers"), ({"answers": "Rome", "answer_start": nothing}, "whole")):
         with pytest.raises(BertsmithError, match=what):
             read_records([{**asked, **row}], reader=Qa)
+
+
+@pytest.mark.parametrize("nothing", [math.nan, NAType(), NaTType()])
+def test_an_empty_cell_of_pandas_does_not_change_what_a_column_of_lists_is(nothing: object) -> None:
+    marked = [{"text": f"Ann met {row} of us", "spans": [[0, 3, "PER"]]} for row in range(3)]
+    empty = [{"text": f"nobody met {row} of us", "spans": nothing} for row in range(3)]
+    assert infer([*marked, *empty], Columns(), "rows").kind == "tag"
+    words = [{"w": ["Ann", "sleeps"][:row], "t": ["B-PER", "O"][:row]} for row in (1, 2, 1, 2)]
+    assert infer([*words, {"w": nothing, "t": nothing}], Columns(), "rows").columns == Columns(tokens="w", tags="t")
+
+
+def test_a_list_that_json_has_no_type_for_is_named_as_no_label() -> None:
+    rows = [{"text": "a", "label": [date(2026, 1, 1)]}]
+    with pytest.raises(BertsmithError, match=r"the label is \[\"2026-01-01\"\]; a row has one label"):
+        read_records(rows)
 
 
 def test_the_task_of_rows_with_arrays_of_numpy() -> None:
