@@ -77,6 +77,12 @@ def names_of_config(config: Mapping[str, Any]) -> list[str]:
     return names
 
 
+def outputs_of(config: Mapping[str, Any], usual: int) -> object:
+    """How many numbers a model of this config.json gives a row; `usual` where it says nothing of them."""
+    named = config.get("id2label")
+    return len(named) if named and isinstance(named, dict) else config.get("num_labels", usual)
+
+
 def listed(figures: Mapping[str, str]) -> str:
     """A figure of each label, for a line of the log: of many labels those that come first."""
     return first_of((f"{name} ({figure})" for name, figure in figures.items()), _LISTED)

@@ -17,7 +17,7 @@ from torch import nn
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.kinds.pooled import Classifier
+from bertsmith.tasks.kinds.pooled import Classifier, outputs_of
 from bertsmith.tasks.reading.records import Columns, Record
 from bertsmith.tasks.scoring.calibration import yes_probabilities
 from bertsmith.tasks.sequences import Sequences
@@ -41,8 +41,8 @@ class Score(Answering):
     @classmethod
     def reads(cls, config: Mapping[str, Any]) -> bool:
         """One output; and where the folder calls it a number, only if it says what becomes of it."""
-        outputs = len(config.get("id2label") or {}) or config.get("num_labels", 2)
-        return outputs == 1 and (config.get("problem_type") != "regression" or _activation(config) is not None)
+        is_one = outputs_of(config, usual=2) == 1
+        return is_one and (config.get("problem_type") != "regression" or _activation(config) is not None)
 
     @classmethod
     def prompts(cls, columns: Columns) -> list[str]:

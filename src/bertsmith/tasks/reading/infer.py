@@ -118,7 +118,7 @@ def _lists_of_one_length(table: Table) -> tuple[str | None, str | None]:
     lists = [name for name in table.shapes if table.holds(name, *LISTS)]
     if len(lists) != 2 or not table.holds(lists[0], "words"):
         return None, None
-    cells = [row.get(lists[0]) for row in table.head]
+    cells = [row.get(lists[0], ()) for row in table.head]
     lengths = {0 if is_missing(cell) else len(cell) for cell in cells}
     return (lists[0], lists[1]) if len(lengths) > 1 else (None, None)
 

@@ -14,6 +14,7 @@ from bertsmith.tasks.kinds.classify import Classify
 from bertsmith.tasks.kinds.pooled import Classifier, config_labels, names_of_config
 from bertsmith.tasks.reading.labels import class_names, label_text
 from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.registry import answering
 from bertsmith.tasks.sequences import Sequences, encode, pack
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Examples, FolderFacts, Runner
@@ -87,6 +88,13 @@ def test_labels_go_through_a_config_and_back():
     assert names_of_config(config_labels(names)) == names
     with pytest.raises(BertsmithError, match="id2label"):
         names_of_config({"id2label": {"0": "a", "2": "b"}})
+
+
+@pytest.mark.parametrize("broken", [3, "ab", [0]])
+def test_labels_that_are_no_object_are_named_whatever_may_read_the_folder(broken):
+    config = {"architectures": ["BertForSequenceClassification"], "id2label": broken}
+    with pytest.raises(BertsmithError, match="id2label"):
+        answering(config).of_folder(FolderFacts(config, {}, None))
 
 
 def test_two_labels_without_names_are_called_as_transformers_calls_them():
