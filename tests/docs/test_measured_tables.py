@@ -348,7 +348,7 @@ def test_the_readmes_figures_of_a_gpu() -> None:
 
 def test_what_the_gpus_page_says_of_idle_time_kernels_and_slots() -> None:
     """Steps of a turn beside the kernels of a profiled one; single kernels; and products by slots."""
-    text = (ROOT / "docs" / "gpu.md").read_text("utf-8")
+    text = " ".join(page("gpu.md").split())
     longer = {}
     for row in [each for each in stored("nvidia-h200.json")["rows"] if "steps" in each.get("kernels", {})]:
         groups, steps = dict(row["kernels"]["groups"]), row["kernels"]["steps"]
