@@ -12,6 +12,7 @@ import ast
 import contextlib
 import hashlib
 import itertools
+import math
 import os
 import re
 import shlex
@@ -92,7 +93,8 @@ def main() -> int:
         rows.again = asked.again
         rows.expected = {} if asked.tiny else expectations(read_json(EXPECTED)["rows"])
         parts, run = check_parts(sizes, Path(made), rows, run_tests)
-        parts = [part for part in parts if not asked.tiny or TESTS not in part.names]
+        if asked.tiny:  # for a CPU, which may be busy: a slow part is no sign that it hangs
+            parts = [replace(part, seconds=math.inf) for part in parts if TESTS not in part.names]
         for only in asked.only:
             if not any(re.search(only, name) for part in parts for name in part.names):
                 print(f"gpu-check: no row has a name with '{only}'", file=sys.stderr)

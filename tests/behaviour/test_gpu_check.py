@@ -242,6 +242,24 @@ def test_rows_have_the_time_of_their_part_and_what_is_left_is_named(
     assert "with --go-on, the next call" in said
 
 
+def test_no_row_of_a_tiny_check_is_ended_for_the_time_that_it_takes(
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is for a CPU, which may be busy."""
+    deadlines = list[float]()
+
+    def slow(rows: Rows, name: str, deadline: float) -> None:
+        deadlines.append(deadline)
+        fine(rows, name, deadline)
+
+    clock = SimpleNamespace(monotonic=lambda: 1000.0)
+    monkeypatch.setattr(check, "time", clock)
+    monkeypatch.setattr(gpu_rows, "time", clock)
+    monkeypatch.setattr(check, "check_parts", made_parts(slow))
+    assert called(check, monkeypatch, "--tiny", "--seconds", "5000", "--json", tmp_path / "rows.json") == 0
+    assert deadlines == [6000.0]
+
+
 def test_tests_that_hang_are_ended_with_all_that_they_started(
     check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
