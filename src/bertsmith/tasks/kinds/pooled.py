@@ -78,9 +78,12 @@ def names_of_config(config: Mapping[str, Any]) -> list[str]:
 
 
 def outputs_of(config: Mapping[str, Any], usual: int) -> object:
-    """How many numbers a model of this config.json gives a row; `usual` where it says nothing of them."""
+    """How many numbers a model of this config.json gives a row; `usual` where it says nothing of them, and 0 where its
+    labels are no object, which `names_of_config` refuses."""
     named = config.get("id2label")
-    return len(named) if named and isinstance(named, dict) else config.get("num_labels", usual)
+    if not isinstance(named, dict | None):
+        return 0
+    return len(named or ()) or config.get("num_labels", usual)
 
 
 def listed(figures: Mapping[str, str]) -> str:

@@ -20,7 +20,7 @@ from bertsmith.base.log import warn
 from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import squared_sum
 from bertsmith.model.losses import LossSum
-from bertsmith.tasks.kinds.pooled import Classifier, config_labels, outputs_of
+from bertsmith.tasks.kinds.pooled import Classifier, config_labels, names_of_config, outputs_of
 from bertsmith.tasks.reading.labels import number_of
 from bertsmith.tasks.reading.pairs import are_pairs
 from bertsmith.tasks.reading.records import Columns, Record, Row
@@ -98,7 +98,7 @@ class Regress(Task):
 
     @classmethod
     def of_folder(cls, facts: FolderFacts) -> Self:
-        outputs = outputs_of(facts.config, usual=1)
+        outputs = outputs_of(facts.config, usual=1) or len(names_of_config(facts.config))
         if outputs != 1:
             fix = "use a model that gives one number"
             raise BertsmithError(f"this model gives {outputs} numbers for a row", "config.json", fix)

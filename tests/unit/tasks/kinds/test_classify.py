@@ -90,9 +90,10 @@ def test_labels_go_through_a_config_and_back():
         names_of_config({"id2label": {"0": "a", "2": "b"}})
 
 
-@pytest.mark.parametrize("broken", [3, "ab", [0]])
-def test_labels_that_are_no_object_are_named_whatever_may_read_the_folder(broken):
-    config = {"architectures": ["BertForSequenceClassification"], "id2label": broken}
+@pytest.mark.parametrize("more", [{}, {"num_labels": 1}, {"problem_type": "regression"}])
+@pytest.mark.parametrize("broken", [3, "ab", [0], []])
+def test_labels_that_are_no_object_are_named_whatever_may_read_the_folder(broken, more):
+    config = {"architectures": ["BertForSequenceClassification"], "id2label": broken} | more
     with pytest.raises(BertsmithError, match="id2label"):
         answering(config).of_folder(FolderFacts(config, {}, None))
 
