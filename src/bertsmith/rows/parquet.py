@@ -184,7 +184,7 @@ def write_groups(path: Path, texts: str, names: str, groups: Iterable[list[tuple
     """Writes (text, name) of rows into the columns `texts` and `names` (names are left out where both are one), each
     group of rows as a row group of its own. Texts are kept byte by byte."""
     pyarrow, parquet = parquet_library(str(path))
-    kinds = {names: pyarrow.string(), texts: pyarrow.large_binary()}  # of one name the kind of texts
+    kinds = {texts: pyarrow.large_binary()} | ({} if texts == names else {names: pyarrow.string()})
     schema = pyarrow.schema(kinds.items())
     plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
     with open(path, "wb") as file, parquet.ParquetWriter(file, schema, **plain) as out:
