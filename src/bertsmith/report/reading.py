@@ -45,7 +45,7 @@ class RunRead:
 
     name: what it is called on the page. number: its place there, from 0. key: its letter, "" where it is the only one.
     recipe: by dotted names. belongs_to: what `run.json` says that it was started with, beside the recipe. measured: the
-    records that are no lines of training. last_line: the last one of training. events: in the order of their steps;
+    records that are no lines of training. last_line: the last line of training. events: in the order of their steps;
     None where the run kept none. unreadable: lines that are no records, by file. result: of a fine-tuning run that
     ended. tables: the JSON of its report, by part and by name. problems: what could not be read, in words.
     ended_by_error: whether an error is the last that happened.

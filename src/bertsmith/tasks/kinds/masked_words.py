@@ -79,9 +79,9 @@ class MaskedWords(Answering):
             runner.between()
             rows, probabilities, pieces = self._guess(model, sequences, members, runner.device)
             not_finite.append(rows[~np.isfinite(probabilities).all(1)])
-            for row, *of_mask in zip(rows, pieces, probabilities, strict=True):
-                likeliest = zip(*of_mask, strict=True)
-                named = [{"piece": self.tokenizer.pieces[piece], "probability": float(p)} for piece, p in likeliest]
+            for row, likeliest, shares in zip(rows, pieces, probabilities, strict=True):
+                both = zip(likeliest, shares, strict=True)
+                named = [{"piece": self.tokenizer.pieces[piece], "probability": float(p)} for piece, p in both]
                 guesses[row].append(named)
         refuse_not_finite(np.concatenate([*not_finite, np.zeros(0, dtype=np.int64)]))
         return guesses

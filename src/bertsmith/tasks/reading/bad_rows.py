@@ -117,12 +117,12 @@ def leave_out_or_refuse(
     bad: Sequence[BadRow], good: int, name: str, skipped: SkippedRows | None, fix: str = ""
 ) -> None:
     """Gives bad rows among good ones to `skipped`. Raises BertsmithError where that is None, or they are too many. fix:
-    without it that of the first row."""
+    what to do about them; without it, what is to be done about the first one."""
     if not bad:
         return
     if skipped is None:
         how = "; finetune, distill and evaluate leave them out with --skip-bad-rows FILE; nothing was done"
-        # Where most are bad, it is more likely that they are read in a wrong way.
+        # Not suggested where most are bad: then it is more likely that they are read in a wrong way.
         are_few = len(bad) <= BAD_SHARE * (len(bad) + good)
         raise refusal(bad, good, name, (fix or bad[0][0].fix) + (how if are_few else ""))
     skipped.add(bad, good, name)

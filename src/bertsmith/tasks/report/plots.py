@@ -170,7 +170,7 @@ def number_plot(path: Path, predicted: Floats, true: Floats, tenths: Sequence[di
 
 
 def _axes(path: Path, width: float, height: float, **layout: Any) -> Any:
-    """Those of a new figure, as its `subplots` gives them; None where matplotlib is not installed."""
+    """The axes of a new figure, as its `subplots` gives them; None where matplotlib is not installed."""
     figure = new_figure(width, height)
     if figure is None:
         log_choice("figures of the report", "none", f"matplotlib is not installed: {INSTALL}")
