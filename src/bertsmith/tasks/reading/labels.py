@@ -37,7 +37,7 @@ def label_text(value: Any) -> str:
     """A label as text, without white space around it. ValueError says why a value is no label."""
     value = plain(value)
     if isinstance(value, list | dict):
-        raise ValueError(f"the label is {json.dumps(value, default=str)[:60]}; a row has one label")
+        raise ValueError(f"the label is {json.dumps(value, default=str, skipkeys=True)[:60]}; a row has one label")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"the label is {value}, which is not a finite number")
     if not isinstance(value, str | int | float):

@@ -97,7 +97,10 @@ def _shape(name: str, values: Sequence[Any]) -> Shape:
         len(present),
         sum(len(text.split()) for text in texts) / max(1, len(texts)),
         sum(len(text) for text in texts) / max(1, len(texts)),
-        Counter(value.strip() if isinstance(value, str) else json.dumps(value, default=str) for value in present),
+        Counter(
+            value.strip() if isinstance(value, str) else json.dumps(value, default=str, skipkeys=True)
+            for value in present
+        ),
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from datetime import date
 from typing import Any
 
@@ -187,10 +188,15 @@ def test_an_empty_cell_of_pandas_does_not_change_what_a_column_of_lists_is(nothi
     assert infer([*words, {"w": nothing, "t": nothing}], Columns(), "rows").columns == Columns(tokens="w", tags="t")
 
 
-def test_a_list_that_json_has_no_type_for_is_named_as_no_label() -> None:
-    rows = [{"text": "a", "label": [date(2026, 1, 1)]}]
-    with pytest.raises(BertsmithError, match=r"the label is \[\"2026-01-01\"\]; a row has one label"):
+@pytest.mark.parametrize(
+    ("label", "shown"), [([date(2026, 1, 1)], '["2026-01-01"]'), ({(1, 2): 3, "a": 1}, '{"a": 1}')]
+)
+def test_what_json_has_no_type_for_is_named_as_no_label(label: object, shown: str) -> None:
+    rows = [{"text": "a", "label": label}]
+    with pytest.raises(BertsmithError, match=re.escape(f"the label is {shown}; a row has one label")):
         read_records(rows)
+    with pytest.raises(BertsmithError, match="label"):
+        infer(rows, Columns(), "rows")
 
 
 def test_the_task_of_rows_with_arrays_of_numpy() -> None:
