@@ -18,7 +18,7 @@ class QuickstartFlags:
     out: Path = Path("runs/quickstart")
     """The folder for everything it makes. Run again, it continues where it was."""
     budget: Literal["tiny", "normal"] = "normal"
-    """tiny takes less than a minute and learns next to nothing; normal takes less than five."""
+    """tiny takes less than a minute and learns next to nothing; normal takes three to eight."""
 
 
 def _quickstart(call: Call) -> None:

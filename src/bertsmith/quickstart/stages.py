@@ -50,7 +50,7 @@ class Budget:
     rows: RowCounts
 
 
-_EXPECTED = {"normal": "less than five minutes", "tiny": "less than a minute"}
+_EXPECTED = {"normal": "three to eight minutes", "tiny": "less than a minute"}
 BUDGETS = {
     "normal": Budget(
         PrepareOptions(vocabulary_size=4096, held_out=0.04, sample_bytes=8_000_000),
