@@ -289,10 +289,11 @@ def _has_second(row: Row, columns: Columns) -> bool:
 
 def text_of(row: Row, column: str) -> str:
     """The text in a column. ValueError where there is none, or an empty one."""
-    text = row.get(column)
+    if column not in row:
+        raise ValueError(f"no column '{column}'; {found_in(row)}")
+    text = row[column]
     if not isinstance(text, str):
-        lacks = f"no column '{column}'; {found_in(row)}"
-        raise ValueError(f"column '{column}' holds no text" if column in row else lacks)
+        raise ValueError(f"column '{column}' holds no text")
     if not text.strip():
         raise ValueError(f"column '{column}' is empty")
     check_characters(text, column)
