@@ -233,6 +233,23 @@ def test_options_of_another_class_are_refused(what: str, model: Path):
     assert not (model / "run").exists()
 
 
+RESUMING: list[Callable[[Path, Any], object]] = [
+    lambda folder, given: bertsmith.finetune("classify", folder, ROWS, ROWS, resume=given),
+    lambda folder, given: bertsmith.distill(folder, train=ROWS, dev=ROWS, resume=given),
+    lambda folder, given: pretrain("bert-tiny", folder, folder / "run", resume=given),
+]
+
+
+@pytest.mark.parametrize("call", RESUMING, ids=["finetune", "distill", "pretrain"])
+def test_resume_is_true_or_false(call: Callable[[Path, Any], object], model: Path):
+    for given in ("no", 1):
+        with pytest.raises(BertsmithError) as raised:
+            call(model, given)
+        what = f"resume is {given!r}, and not true or false"
+        assert (raised.value.what, raised.value.fix) == (what, "give true or false, or leave it out")
+    assert not (model / "run").exists()
+
+
 def test_a_student_has_settings_of_distillation(model: Path):
     settings: Any = FinetuneSettings()
     with pytest.raises(BertsmithError, match=r"and not a DistillSettings") as raised:

@@ -113,8 +113,8 @@ class TypeChecked:
 def check_class(value: object, kind: type, name: str) -> None:
     """Raises BertsmithError where an argument is neither None nor of its class. name: of the argument."""
     if value is not None and not isinstance(value, kind):
-        what = f"{name} is {_shown(value)}, and not a {kind.__name__}"
-        raise BertsmithError(what, name, f"give a {kind.__module__}.{kind.__name__}, or leave it out")
+        kinds = _PLAIN_WORDS.get(kind) or f"a {kind.__module__}.{kind.__name__}"
+        raise BertsmithError(f"{name} is {_shown(value)}, and not {wanted(kind)}", name, f"give {kinds}, or leave it out")
 
 
 def wanted(hint: Any) -> str:

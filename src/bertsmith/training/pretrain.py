@@ -78,6 +78,7 @@ def pretrain(
     StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
     check_class(outputs, Outputs, "outputs")
+    check_class(resume, bool, "resume")
     ranks.check_joined()
     run, outputs = Run(as_path(out, "out")), outputs or Outputs()
     with only_training(), Events() as events:
