@@ -114,7 +114,8 @@ def check_class(value: object, kind: type, name: str) -> None:
     """Raises BertsmithError where an argument is neither None nor of its class. name: of the argument."""
     if value is not None and not isinstance(value, kind):
         kinds = _PLAIN_WORDS.get(kind) or f"a {kind.__module__}.{kind.__name__}"
-        raise BertsmithError(f"{name} is {_shown(value)}, and not {wanted(kind)}", name, f"give {kinds}, or leave it out")
+        what = f"{name} is {_shown(value)}, and not {wanted(kind)}"
+        raise BertsmithError(what, name, f"give {kinds}, or leave it out")
 
 
 def wanted(hint: Any) -> str:
