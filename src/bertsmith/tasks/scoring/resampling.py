@@ -121,16 +121,14 @@ def _interval(value: float, resampled: Floats) -> Interval:
     return Interval(value, min(float(low), value), max(float(high), value), undefined)
 
 
-def folds_of(
-    rows: int, groups: Sequence[Any] | NDArray[Any] | None = None, *, count: int = FOLDS, seed: int = 0
-) -> Ints:
-    """A fold from 0 to `count` - 1 for each row, of even sizes in rows or, where there are groups, in groups; all rows
+def folds_of(rows: int, groups: Sequence[Any] | NDArray[Any] | None = None) -> Ints:
+    """A fold from 0 to `FOLDS` - 1 for each row, of even sizes in rows or, where there are groups, in groups; all rows
     of a group are in one fold. int64[N]; fewer folds where there are fewer rows or groups."""
     unit = np.arange(rows) if groups is None else numbered(groups)
     units = int(unit.max()) + 1 if rows else 0
-    order = generator(stream_key(seed, "folds")).permutation(units)
+    order = generator(stream_key(0, "folds")).permutation(units)
     fold = np.empty(units, dtype=np.int64)
-    fold[order] = np.arange(units) % max(1, count)
+    fold[order] = np.arange(units) % FOLDS
     return np.asarray(fold[unit], dtype=np.int64)
 
 

@@ -31,8 +31,8 @@ def test_planted_label_errors_come_first(find):
 
 
 def test_their_figures():
-    logs = np.log([[0.2, 0.5, 0.3], [0.8, 0.1, 0.1]])
-    (found,) = worst_by_loss(logs, np.array([0, 0]))
+    logs = np.log([[0.2, 0.5, 0.3], [0.8, 0.1, 0.1], [0.4, 0.4, 0.2]])
+    (found,) = worst_by_loss(logs, np.array([0, 0, 0]))
     assert (found.row, found.given, found.suggested) == (0, 0, 1)
     assert found.self_confidence == pytest.approx(0.2)
     assert found.margin == pytest.approx(-0.3)

@@ -9,7 +9,7 @@ from bertsmith.tasks.scoring import classes, resampling
 from bertsmith.tasks.scoring.classes import class_figures
 from bertsmith.tasks.scoring.multilabel import label_figures
 from bertsmith.tasks.scoring.numbers import number_figures
-from bertsmith.tasks.scoring.resampling import Figures, folds_of, intervals, mean_figures, numbered
+from bertsmith.tasks.scoring.resampling import FOLDS, Figures, folds_of, intervals, mean_figures, numbered
 
 stats = pytest.importorskip("scipy.stats")
 threadpoolctl = pytest.importorskip("threadpoolctl")  # which scikit-learn needs
@@ -118,20 +118,20 @@ def test_a_figure_that_is_undefined_in_resamples_says_how_often():
     assert found.undefined == pytest.approx((2 / 3) ** 3, abs=0.03)
 
 
-@given(st.integers(0, 50), st.integers(1, 6), st.integers(0, 99))
-def test_folds_are_even_and_cover_all_rows(rows, count, seed):
-    fold = folds_of(rows, count=count, seed=seed)
-    sizes = np.bincount(fold, minlength=min(rows, count))
+@given(st.integers(0, 50))
+def test_folds_are_even_and_cover_all_rows(rows):
+    fold = folds_of(rows)
+    sizes = np.bincount(fold, minlength=min(rows, FOLDS))
     assert len(fold) == rows
-    assert len(sizes) <= count
+    assert len(sizes) <= FOLDS
     assert rows == 0 or sizes.max() - sizes.min() <= 1
 
 
-@given(st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=40), st.integers(1, 5))
-def test_a_group_is_in_one_fold(groups, count):
-    fold = folds_of(len(groups), groups, count=count)
+@given(st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=40))
+def test_a_group_is_in_one_fold(groups):
+    fold = folds_of(len(groups), groups)
     assert all(len({fold[row] for row, other in enumerate(groups) if other == each}) == 1 for each in set(groups))
-    assert len(set(fold)) == min(count, len(set(groups)))
+    assert len(set(fold)) == min(FOLDS, len(set(groups)))
     assert np.array_equal(numbered(groups), numbered([ord(each) for each in groups]))
 
 

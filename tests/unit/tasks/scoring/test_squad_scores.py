@@ -96,6 +96,10 @@ def test_the_best_threshold_by_hand():
     assert (found["best_exact"], found["best_exact_thresh"]) == (60.0, -5.0)
     nothing = scores_2_0([("1", []), ("2", ["a b"])], {"1": "x", "2": "c"}, {"1": -1.0, "2": -2.0})
     assert (nothing["best_f1"], nothing["best_f1_thresh"]) == (50.0, 0.0)
+    # Of 3 and of a question of another file only the null score is there, which lets in nothing.
+    null_scores = {"1": -2.0, "2": -3.0, "3": -9.0, "elsewhere": -9.0}
+    article = scores_2_0([("1", ["cat"]), ("2", []), ("3", ["x"])], {"1": "cat", "2": "the"}, null_scores)
+    assert (article["best_exact"], article["best_exact_thresh"]) == (50.0, 0.0), "an article alone is an answer here"
 
 
 @given(prediction=answers, golds=st.lists(answers, min_size=1, max_size=3))

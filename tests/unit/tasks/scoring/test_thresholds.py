@@ -42,6 +42,13 @@ def test_of_equal_thresholds_the_one_nearest_to_a_half_is_taken(drawn):
     assert 0 <= found.value <= 1
 
 
+def test_of_two_thresholds_as_near_to_a_half_the_lower_one_is_taken():
+    # One of the first one, and two of the first four, are right: an F1 of 2/3 with both.
+    p, true = np.array([0.875, 0.625, 0.5, 0.375, 0.125]), np.array([True, False, False, True, False])
+    found = best_threshold(p, true, least=1)
+    assert (found.value, found.f1) == (0.25, pytest.approx(2 / 3))
+
+
 def test_a_gap_is_parted_in_its_middle():
     p = np.array([0.1, 0.2, 0.3, 0.4, 0.45])
     found = best_threshold(p, np.array([False, False, True, True, True]), least=3)
@@ -49,8 +56,8 @@ def test_a_gap_is_parted_in_its_middle():
     assert (found.f1, found.positives, found.tuned) == (1, 3, True)
 
 
-def test_neighbouring_numbers_are_parted():
-    low = 0.3
+@pytest.mark.parametrize("low", [0.3, np.nextafter(0.3, 1)])  # of one pair the mean is rounded down, of the other up
+def test_neighbouring_numbers_are_parted(low):
     high = np.nextafter(low, 1)
     found = best_threshold(np.array([low, high]), np.array([False, True]), least=1)
     assert low < found.value <= high
@@ -84,3 +91,7 @@ def test_cross_fitting_tunes_on_other_rows():
 def test_one_fold_alone_keeps_a_half():
     p, true = np.full((6, 1), 0.4), np.ones((6, 1), dtype=bool)
     assert not cross_fitted(p, true, np.zeros(6, np.int64)).any()
+
+
+def test_at_the_threshold_of_the_other_rows_a_label_is_given():
+    assert cross_fitted(np.full((4, 1), 0.5), np.ones((4, 1), dtype=bool), np.arange(4) % 2).all()
