@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.tasks.answering.best import Best, Guess, SpanRules, best_of
-from bertsmith.tasks.answering.figures import figures, tuned_threshold
+from bertsmith.tasks.answering.figures import figures, thresholds_of_others, tuned_threshold
 from bertsmith.tasks.answering.gold import Gold
 from bertsmith.tasks.answering.windows import has_most_context, windows_of
 from bertsmith.tasks.reading.records import Record
@@ -164,12 +164,25 @@ def test_where_no_span_is_allowed_there_is_no_answer(unanswerable):
 questions = st.tuples(st.sampled_from(["cat", "dog", "a cat sat", "the"]), st.sampled_from([None, "cat", "dog"]))
 
 
+def answered(drawn):
+    best = [Best((Guess(text, 0, 1, 0.0, 0.0), Guess("", None, None, null, 0.0)), null) for (text, _), null in drawn]
+    return best, [Record("q", "c", () if gold is None else (Gold(gold),), "row 1") for (_, gold), _ in drawn]
+
+
 @given(st.lists(st.tuples(questions, st.integers(-2, 2).map(float)), min_size=1, max_size=8))
 def test_no_threshold_is_better_than_the_tuned_one(drawn):
     """Of questions with equal null scores too, such as copies, which no threshold parts."""
-    best = [Best((Guess(text, 0, 1, 0.0, 0.0), Guess("", None, None, null, 0.0)), null) for (text, _), null in drawn]
-    records = [Record("q", "c", () if gold is None else (Gold(gold),), "row 1") for (_, gold), _ in drawn]
+    best, records = answered(drawn)
     threshold, f1 = tuned_threshold(best, records)
     assert threshold not in {null for _, null in drawn}
     assert f1 == pytest.approx(figures(best, records, threshold)["f1"])
     assert f1 >= max(figures(best, records, each / 2)["f1"] for each in range(-6, 7)) - 1e-9
+
+
+@given(st.lists(st.tuples(questions, st.integers(-2, 2).map(float), st.integers(0, 2)), min_size=1, max_size=8))
+def test_a_question_gets_the_threshold_that_is_tuned_on_the_other_folds(drawn):
+    best, records = answered([each[:2] for each in drawn])
+    fold = np.array([each[2] for each in drawn])
+    for number, found in zip(fold, thresholds_of_others(best, records, fold), strict=True):
+        others = np.flatnonzero(fold != number) if len(set(fold)) > 1 else range(len(drawn))
+        assert found == tuned_threshold([best[each] for each in others], [records[each] for each in others])[0]

@@ -86,6 +86,7 @@ def test_the_characters_of_pieces_are_within_their_words(text, data):
         ("Japanese cat", 0, 0, "Japan"),
         ("Café\tsat", 0, 1, "Café\tsat"),  # é is one character with its mark and without
         ("(cafe\u0301) sat", 1, 1, "(cafe\u0301)"),  # here the mark is one of its own: the whole word
+        ("sat (cafe\u0301)", 0, 2, "sat (cafe\u0301)"),
         ("(☃-cat) sat", 0, 1, "(☃-cat)"),  # [UNK]
         ("(☃-cat) sat", 2, 2, "-"),
         ("the\u00a0cat.", 1, 1, "the\u00a0cat."),  # white space inside a word
@@ -121,13 +122,15 @@ def test_the_occurrence_at_the_start_is_taken():
     assert place("the cat the cat", "cat") == (1, 1)
     assert located("the cat the cat", Gold("cat")) == (Gold("cat", 4), 2)
     assert located("the cat the cat", Gold("cat", 12)) == (Gold("cat", 12), 0)
+    assert located("cats the cat", Gold("cat", 0)) == (Gold("cat", 0), 0)
 
 
 @pytest.mark.parametrize(
     ("text", "answer", "start", "fault"),
     [
         ("the cat sat", "cat", 8, ELSEWHERE),
-        ("the cat sat", "cat", 100, ELSEWHERE),
+        ("the cat sat", "sat", 5, ELSEWHERE),  # whose characters end before the word
+        ("the cat sat", "sat", 100, ELSEWHERE),
         ("the cat sat", "sat on", 8, ELSEWHERE),  # ends after the context
         (" the cat", " the", 0, ELSEWHERE),  # begins before the first word
         ("the cat sat", "dog", None, MISSING),
@@ -140,7 +143,7 @@ def test_answers_that_cannot_be_used(text, answer, start, fault):
 
 
 def test_an_answer_without_start_is_looked_for_as_a_word_first():
-    assert occurrences("party art (art)", "art") == [6, 11]
+    assert occurrences("party heart art (art)", "art") == [12, 17]
     assert occurrences("party", "art") == [1]
     assert occurrences("C++ or C", "C++") == [0]
     assert occurrences("party", "cart") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -138,6 +139,9 @@ def test_the_answers_to_a_question_are_looked_for_once(model, tmp_path, monkeypa
     assert looked == [0, 1, 2] * 2
     replace(tuned, n_best=2).evaluate(others, found)
     assert looked == [0, 1, 2] * 3, "by other rules"
+    windows = weakref.ref(found.sequences)
+    del found
+    assert windows() is not None, "no other ones may take the place in memory that they are known by"
     del scores, others
     assert not best._FOUND, "what is found takes memory no longer than its scores"
 
