@@ -86,12 +86,13 @@ def on_words(spans: Iterable[Span], offsets: Ints) -> tuple[list[Span], list[Spa
 
 
 def widened(spans: Iterable[Span], offsets: Ints) -> list[Span]:
-    """Spans of characters as spans of all words that they touch; one that touches a word of an earlier one is cut."""
+    """Spans of characters, none of which overlap, as spans of all words that they touch; one that touches a word of an
+    earlier one is cut."""
     found: list[Span] = []
     taken = 0
     for span in sorted(spans):
         first = max(taken, int(np.searchsorted(offsets[:, 1], span.start, side="right")))
-        taken = max(taken, int(np.searchsorted(offsets[:, 0], span.end)))
+        taken = int(np.searchsorted(offsets[:, 0], span.end))
         if first < taken:
             found.append(Span(first, taken, span.label))
     return found

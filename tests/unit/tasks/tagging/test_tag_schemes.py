@@ -107,6 +107,9 @@ def test_the_scheme_is_the_one_that_the_fewest_tags_do_not_fit() -> None:
     assert scheme_of(mostly_bio) is BIO
     assert scheme_of([["I-per", "O", "I-per"], ["I-per", "B-per"]]).name == "IOB1"
     assert scheme_of([["O", "O"]]) is BIO
+    bio_or_two_others = [["B-per", "M-per", "I-per"]]
+    assert scheme_of(bio_or_two_others) is scheme_of(bio_or_two_others, BY_NAME["IOB1"]) is BIO
+    assert scheme_of(bio_or_two_others, BY_NAME["BMES"]).name == "BMES"
     assert scheme_of([["B-per", "L-per", "E-per"]]).name == "BILOU"  # no scheme has both letters
     assert scheme_of([*mostly_bio, ["S-per", "O"]]) is BIO, "one letter of another scheme is a fault of its word"
 
