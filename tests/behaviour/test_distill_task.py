@@ -85,11 +85,14 @@ def test_losses_add_up_and_weigh_what_they_are_given(teacher: Path, narrow: Path
     once = replace(STILL, max_steps=1)
     distil(teacher, narrow, tmp_path / "one", settings=once)
     distil(teacher, narrow, tmp_path / "two", settings=replace(once, label_weight=1.0, hidden_weight=3.0))
-    one, two = (Run(tmp_path / name).metrics("train")[0] for name in ("one", "two"))
+    distil(teacher, narrow, tmp_path / "soft", settings=replace(once, soft_temperature=8.0))
+    one, two, soft = (Run(tmp_path / name).metrics("train")[0] for name in ("one", "two", "soft"))
     names = ("classify_loss", "logits_loss", "hidden_loss")
     assert one["loss"] == pytest.approx(sum(one[name] for name in names))
     assert [two[name] / one[name] for name in names] == pytest.approx([2, 1, 3])
     assert min(one[name] for name in names) > 0
+    differs = {name: soft[name] != pytest.approx(one[name], rel=1e-3) for name in names}
+    assert differs == {"classify_loss": False, "logits_loss": True, "hidden_loss": False}
     assert (one["classify_count"], one["logits_count"]) == (16, 16)
     assert one["hidden_count"] == one["tokens"]
 
@@ -172,6 +175,18 @@ def test_made_rows_are_counted_kept_and_have_no_label(teacher: Path, bert: Path,
     assert sum(each["logits_count"] for each in train) == 70 + len(lines)
     kept = distil(teacher, bert, None, settings=replace(settings, label_augmented=True))
     assert kept.rows == result.rows
+
+
+def test_made_rows_without_a_label_change_nothing_of_the_loss_of_labels(
+    teacher: Path, bert: Path, tmp_path: Path
+) -> None:
+    almost_alone = {**LABELS_ALONE, "logits_weight": 1e-9}
+    settings = replace(STILL, **almost_alone, batch=256, max_steps=1)  # all rows in a step
+    distil(teacher, bert, tmp_path / "alone", settings=settings)
+    distil(teacher, bert, tmp_path / "made", settings=replace(settings, augment=1, augment_model=str(bert)))
+    alone, made = (Run(tmp_path / name).metrics("train")[0] for name in ("alone", "made"))
+    for name in ("classify_count", "classify_loss", "gradient_norm"):
+        assert made[name] == pytest.approx(alone[name], rel=1e-5), name
 
 
 def test_what_is_cut_of_made_rows_is_counted_by_itself(
