@@ -35,12 +35,9 @@ class PairRecord(Record):
         return self.text, self.text_b, self.negative
 
 
-def pair_of(row: Row | str, columns: Columns, labelled: bool, where: str) -> PairRecord:
-    """A row as a record; a pair is wanted in rows to learn from or to measure on. ValueError says what is wrong."""
+def pair_of(row: Row | str, columns: Columns, where: str) -> PairRecord:
+    """A row to learn from or to measure on as a record, which is a pair. ValueError says what is wrong."""
     row = row_of(row, columns.text)
-    if not labelled:
-        plain = RowReader.record(row, columns, False, where)
-        return PairRecord(plain.text, plain.text_b, None, where, plain.id)
     text, second = text_of(row, columns.text), text_of(row, columns.text_b)
     negative = text_of(row, columns.negative) if not is_missing(row.get(columns.negative)) else None
     if negative is not None and text_key([negative]) in (text_key([text]), text_key([second])):

@@ -76,7 +76,10 @@ class Embed(Task):
 
     @classmethod
     def record(cls, row: Row | str, columns: Columns, labelled: bool, where: str) -> PairRecord:
-        return pair_of(row, columns, labelled, where)
+        if labelled:
+            return pair_of(row, columns, where)
+        plain = super().record(row, columns, False, where)
+        return PairRecord(plain.text, plain.text_b, None, where, plain.id)
 
     @classmethod
     def texts(cls, record: Record) -> tuple[str | None, ...]:

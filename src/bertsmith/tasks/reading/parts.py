@@ -71,7 +71,7 @@ def hold_out(parts: Parts, columns: Columns, reader: type[RowReader], share: flo
     together = counted(len(set(units)), "different text")
     if grouped:
         alone = sum(each.group is None for each in rows)
-        together = f"{counted(len(set(units)) - alone, 'group')} by column '{columns.group}'"
+        together = f"{counted(len({each.group for each in rows} - {None}), 'group')} by column '{columns.group}'"
         together += f" and {counted(alone, 'row')} without one" if alone else ""
     numbers = are_numbers([reader.stratum(each) for each in rows])
     by = "of each fifth of the numbers" if numbers else "by label"
@@ -90,8 +90,7 @@ def divisible(rows: Sequence[Record], reader: type[RowReader]) -> tuple[list[Has
     """What `split` takes: the class of each row, what it may not be parted from, and whether groups were named."""
     grouped = any(each.group is not None for each in rows)
     units: list[Hashable] = [
-        f"group {each.group}" if each.group is not None else (place if grouped else text_key(reader.unit(each)))
-        for place, each in enumerate(rows)
+        text_key(reader.unit(each)) if each.group is None else f"group {each.group}" for each in rows
     ]
     return strata([reader.stratum(each) for each in rows]), units, grouped
 

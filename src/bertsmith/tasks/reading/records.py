@@ -137,7 +137,8 @@ class RowReader:
         row = row_of(row, columns.text)
         label = label_of(row, columns.label) if labelled else None
         text = text_of(row, columns.text)
-        second = text_of(row, columns.text_b) if _has_second(row, columns) else None
+        is_pair = "text_b" in cls.wanted(columns, labelled) or _has_second(row, columns)
+        second = text_of(row, columns.text_b) if is_pair else None
         return Record(text, second, label, where, id_of(row, columns))
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -62,6 +63,11 @@ LABEL = ["good", "bad"]
         (table(text=SENTENCES, accept=[["A"], ["B"]], answer=["accept"]), "classify", {"label": "accept"}),
         (table(remarks=SENTENCES, verdict=LABEL), "classify", {"text": "remarks", "label": "verdict"}),
         (table(remarks=SENTENCES, city=["Rome", "Oslo"], label=LABEL), "classify", {"text": "remarks"}),
+        (
+            table(remarks=SENTENCES, verdict=LABEL, flag=["new", "old", "", "", ""]),
+            "classify",
+            {"text": "remarks", "label": "verdict"},  # most rows have no flag
+        ),
         (table(id=SENTENCES, remarks=OTHERS, label=LABEL), "classify", {"text": "remarks"}),
         (table(word=[f"w{number}x{'aei'[number % 3]}" * 2 + "y" for number in range(1)], label=LABEL), None, {}),
         (
@@ -92,6 +98,7 @@ LABEL = ["good", "bad"]
         (table(text=SENTENCES, label=["1.0", "2.0", "3.0"]), "classify", {}),
         (table(text=SENTENCES, label=[1.0, 2.0]), "classify", {}),
         (table(text=SENTENCES, label=["1.5", "2"]), "regress", {}),
+        (table(text=SENTENCES, label=[*range(20)]), "classify", {}),
         (table(text=SENTENCES, labels=[["a"], ["a", "b"], []]), "classify", {"label": "labels"}),
         (table(text=SENTENCES, label=[f"intent {number}" for number in range(30)]), "classify", {}),
     ],
@@ -168,6 +175,10 @@ ENDINGS = {f"ending{number}": [f"ends so, {number} of four {word}" for word in "
             {"text": "premise"},
         ),
         (table(text=SENTENCES, choice0=["a"], choice1=["b"], label=["a", "b"]), {}),  # the right one by its text
+        (
+            table(text=SENTENCES, choice0=["a"], choice1=["b"], label=[1, 2]),
+            {},
+        ),  # counted from 1, which the reader names
         (table(text=SENTENCES, choices=[{"text": ["a", "b"], "label": ["B", 20]}], label=["B", 20]), {}),
         (table(startphrase=SENTENCES, choices=[["a", "b"]], answer=[0, 1]), {"text": "startphrase", "label": "answer"}),
         (
@@ -294,6 +305,7 @@ SPANS = [[{"start": 0, "end": 4, "label": "X"}], []]
         (table(tokens=EIGHT, tags=TAGGED), {"tags": ["O"] * 7}, "tag"),
         (table(words=EIGHT, ner_tags=TAGGED), {"ner_tags": ["O"] * 7}, "tag"),
         (table(text=SENTENCES, spans=SPANS), {"spans": "[1, 2"}, "tag"),
+        (table(text=SENTENCES, spans=list(map(json.dumps, SPANS))), {"spans": "[1, 2"}, "tag"),
         (table(text=SENTENCES, label=[number / 7 for number in range(1, 30)]), {"label": "n/a"}, "regress"),
         (table(text=SENTENCES, label=["0.5", "1.5"]), {"label": "n/a"}, "regress"),
         (table(question=SENTENCES, context=OTHERS, answers=QUOTED), {"answers": [{"text": "nowhere"}]}, "qa"),

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.tasks.reading.records import Columns, read_records, read_rows
+from bertsmith.tasks.reading.records import Columns, RowReader, read_records, read_rows
 
 
 def write(path, text):
@@ -206,6 +206,21 @@ def test_a_wrong_column_lists_those_found_and_the_flag_that_names_one(tmp_path, 
     assert what in error.what
     assert f"found: body, label; name one with {flag}" in error.fix
     assert parts(read_records(tmp_path / "rows.csv", Columns("body"))) == [("a", None, "b")], "text_b may be missing"
+
+
+@pytest.mark.parametrize("column", ["text", "text_b", "label"])
+def test_a_column_that_is_named_is_wanted_of_every_row(column):
+    rows = [{"text": "a", "other": "b", "label": "x"}, {"text": "a", "other": "b", "label": "x"}]
+    columns, name = Columns(text_b="other"), "other" if column == "text_b" else column
+    del rows[1][name]
+    assert f"row 2: there is no column '{name}'" in failing(rows, columns).what
+    with pytest.raises(ValueError, match=f"no .*column '{name}'"):
+        RowReader.record(rows[1], columns, True, "row 2")
+
+
+def test_an_empty_text_b_is_no_second_text():
+    for empty in ("", None):
+        assert parts(read_records([{"text": "a", "text_b": empty, "label": "x"}])) == [("a", None, "x")]
 
 
 def test_other_kinds_missing_files_and_empty_ones(tmp_path):

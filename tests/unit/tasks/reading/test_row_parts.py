@@ -43,6 +43,8 @@ class Contextual(RowReader):
 def test_rows_are_divided_and_keep_their_order(said):
     found = held_out(ROWS)
     assert list(found) == ["train", "dev"]
+    test = hold_out(parts(ROWS, test=ROWS[:3]), Columns(), RowReader, 0.25, 7)
+    assert (list(test), len(test["test"]), test["dev"]) == (["train", "dev", "test"], 3, found["dev"])
     assert len(found["dev"]) == 10
     wheres = [int(each.where.removeprefix("row ")) for each in found["dev"]]
     assert wheres == sorted(wheres)
@@ -69,8 +71,11 @@ def test_numbers_that_dev_lacks_are_named_as_numbers(said):
     assert "label" not in said.text
 
 
-def test_groups_stay_together_and_rows_without_one_go_alone(said):
+def test_groups_stay_together_and_rows_without_one_by_their_text(said):
     rows = [{**row, "group": "" if number < 8 else number // 4} for number, row in enumerate(ROWS)]
+    copies = held_out([*rows, *({"text": f"copy {number % 5}", "label": "a"} for number in range(20))])
+    assert not {each.text for each in copies["train"]} & {each.text for each in copies["dev"]}
+    assert "8 groups by column 'group' and 28 rows without one" in said.text
     found = held_out(rows)
     groups = [{each.group for each in found[part] if each.group} for part in ("train", "dev")]
     assert not groups[0] & groups[1]

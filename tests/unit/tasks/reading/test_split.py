@@ -68,12 +68,13 @@ def test_equal_arguments_give_an_equal_split(classes, share, seed, grouped):
     assert divided(classes, names, share, seed, grouped) == divided(classes, names, share, seed, grouped)
 
 
-def test_seeds_give_different_splits_and_every_row_its_chance():
+@pytest.mark.parametrize(("share", "least", "most"), [(0.2, 30, 95), (0.3, 55, 125)])
+def test_seeds_give_different_splits_and_every_row_its_chance(share, least, most):
     classes = ["b" if place % 4 == 3 else "a" for place in range(200)]
-    splits = [split(classes, range(200), 0.2, seed, False).dev for seed in range(300)]
+    splits = [split(classes, range(200), share, seed, False).dev for seed in range(300)]
     assert len({tuple(each) for each in splits}) == 300
     chosen = Counter(place for each in splits for place in each)
-    assert all(30 < chosen[place] < 95 for place in range(20, 200)), "60 are expected, with a deviation of 7"
+    assert all(least < chosen[place] < most for place in range(20, 200)), "60 or 90 are expected, give or take 7 or 8"
     firsts = {classes.index("a"), classes.index("b")}
     assert firsts == set(range(200)) - set(chosen), (
         "the first row of each class is always in train, every other may not"
@@ -90,6 +91,11 @@ def test_a_class_of_one_row_stays_in_train_and_is_named():
     found = split(["a"] * 20 + ["rare"] + ["b"] * 20, range(41), 0.25, 3, False)
     assert 20 in found.train
     assert found.only_train == {"rare": 1}
+
+
+def test_a_group_that_has_all_rows_of_a_class_stays_in_train():
+    groups = [place // 2 for place in range(10)]
+    assert all(8 in split([*"aaaaaaaaba"], groups, 0.5, seed, True).train for seed in range(20))
 
 
 def test_rows_of_one_text_follow_the_first():
