@@ -375,6 +375,7 @@ def test_the_log_lists_forty_labels() -> None:
         (["x;y", "y; z", "x; z"], ";"),
         (["rock;pop", "rock;jazz", "blues;pop", "blues;jazz"], ";"),  # no two levels are parted by it
         (["a/b", "c"], None),
+        (["a|b", "c"], None),  # of which no part stands elsewhere
         (["a", "b"], None),
         (["food/good", "food/bad", "staff/good", "staff/bad"], None),  # of two levels, each with names of its own
     ],

@@ -165,6 +165,8 @@ def test_a_row_that_lacks_a_column_is_one_of_many(tmp_path):
     for rows in (optional, optional[::-1]):
         found = read_records(rows, Columns(negative="n"), reader=Embed)
         assert [each.text for each in found] == [row["text"] for row in rows], "not every row needs one"
+    left, bad = collected([{"text": "a", "label": 1}, *[{"text": "b"}] * 200], tmp_path, most=1.0)
+    assert (left, len(bad)) == (["a"], 200), "one row with it shows that the others lack it"
     for count in (1, 3, 1000):
         with pytest.raises(BertsmithError, match="there is no column 'label'") as raised:
             read_records([{"text": "a"}] * count)

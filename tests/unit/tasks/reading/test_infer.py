@@ -175,10 +175,7 @@ ENDINGS = {f"ending{number}": [f"ends so, {number} of four {word}" for word in "
             {"text": "premise"},
         ),
         (table(text=SENTENCES, choice0=["a"], choice1=["b"], label=["a", "b"]), {}),  # the right one by its text
-        (
-            table(text=SENTENCES, choice0=["a"], choice1=["b"], label=[1, 2]),
-            {},
-        ),  # counted from 1, which the reader names
+        (table(text=SENTENCES, choice0=["a"], choice1=["b"], label=[1, 2]), {}),  # from 1, which the reader names
         (table(text=SENTENCES, choices=[{"text": ["a", "b"], "label": ["B", 20]}], label=["B", 20]), {}),
         (table(startphrase=SENTENCES, choices=[["a", "b"]], answer=[0, 1]), {"text": "startphrase", "label": "answer"}),
         (
