@@ -41,6 +41,8 @@ def test_a_teacher_of_other_labels(bert: Path, teacher: Path, tmp_path: Path) ->
     other = rows(40, 1, ("good", "bad"))
     error = refused(teacher, bert, tmp_path, train=other, dev=other)
     assert error.what == "the teacher's labels are blame, praise and the training rows' bad, good"
+    error = refused(teacher, bert, tmp_path, settings=replace(QUICK, labels="praise,blame"))
+    assert error.what == "the teacher's labels are blame, praise and the training rows' praise, blame", "in that order"
 
 
 def test_a_teacher_of_another_task(bert: Path, teacher: Path, tmp_path: Path) -> None:

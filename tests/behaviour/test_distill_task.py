@@ -16,6 +16,8 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.ranks import rank
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.distilling import augment
+from bertsmith.tasks.finetuning import augmented
+from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.checkpoints.folders import STATE_FILE
@@ -222,6 +224,20 @@ def test_texts_with_marks_that_end_a_line_elsewhere_are_made_and_read(
     assert all(mark in json.loads(line)["text"] for line in lines)
 
 
+def test_of_made_pairs_both_texts_are_learned(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [{"text": "7 7", "text_b": row["text"], "label": row["label"]} for row in TRAIN[:16]]
+    encoded, usual = [], Work.examples
+    monkeypatch.setattr(Work, "examples", lambda work, records: encoded.append(records) or usual(work, records))
+    settings = replace(STILL, augment=1, augment_model=str(bert), max_steps=1)
+    distil(made_teacher(tmp_path, bert, pairs), bert, tmp_path / "run", train=pairs, dev=pairs, settings=settings)
+    lines = (tmp_path / "run" / "augmented.jsonl").read_text(encoding="utf-8").splitlines()
+    made = [(each["text"], each["text_b"]) for each in map(json.loads, lines)]
+    assert [(each.text, each.text_b) for each in encoded[-1]] == [
+        *((row["text"], row["text_b"]) for row in pairs),
+        *made,
+    ]
+
+
 def student(teacher: Path, narrow: Path, words: Path, out: Path) -> None:
     distil(teacher, narrow, out, settings=replace(ALL, augment=1, augment_model=str(words)), resume=True)
 
@@ -242,14 +258,18 @@ def test_killed_and_resumed_is_unbroken_with_maps_made_rows_and_dropout(
     assert weights(resumed) == weights(unbroken)
 
 
-def test_a_resumed_run_whose_made_rows_changed_makes_them_again(
-    teacher: Path, narrow: Path, bert: Path, tmp_path: Path
+def test_a_resumed_run_whose_made_rows_changed_makes_them_again_or_is_refused(
+    teacher: Path, narrow: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = (teacher, narrow, bert, tmp_path / "run")
     ran(student, 1, *given, kill=Moment(2, 0.0, saved=True))
     path = tmp_path / "run" / "augmented.jsonl"
     before = path.read_text(encoding="utf-8")
     path.write_text(before.replace("am", "en"), encoding="utf-8")
+    with monkeypatch.context() as patch:
+        patch.setattr(augmented, "make_rows", lambda *_: augment.Made([(0, "bam", None)]))
+        with pytest.raises(BertsmithError, match="making them again gives other ones"):
+            student(*given)
     student(*given)
     assert path.read_text(encoding="utf-8") == before
 

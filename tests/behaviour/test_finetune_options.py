@@ -168,6 +168,9 @@ def test_reinitialised_layers_begin_at_random_and_the_others_at_the_models(deep:
     for name in before.keys() & after.keys():
         if ".layer." in name and name.endswith("query.weight"):
             assert torch.allclose(before[name], after[name], atol=1e-6) == (".layer.0." in name)
+    tune(deep, tmp_path / "both", epochs=1, max_steps=1, reinitialised_layers=2, learning_rate=1e-12)
+    low, high = (each for name, each in weights(tmp_path / "both" / "model").items() if name.endswith("query.weight"))
+    assert not torch.allclose(low, high, atol=1e-3), "each layer is drawn by itself"
 
 
 def test_rates_fall_with_depth(deep: Path, tmp_path: Path) -> None:

@@ -52,6 +52,15 @@ def test_members_one_behind_the_other_are_one_stream(tmp_path: Path, codec: str)
     assert peek(path, codec, 1500) == TEXT[:1500]
 
 
+@pytest.mark.parametrize("codec", sorted(PACKERS))
+def test_members_are_told_wherever_a_read_ends(tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_INPUT", "_ZST_INPUT"):
+        monkeypatch.setattr(codecs, name, 1)
+    pack, path = PACKERS[codec], tmp_path / "a"
+    path.write_bytes(pack(b"one, ") + pack(b"two") + bytes(3) + pack(b" and three"))
+    assert read(path, codec) == (b"one, two and three", "")
+
+
 def test_frames_to_be_skipped_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(SKIPPED + zst(TEXT) + SKIPPED + zst(b"end"))

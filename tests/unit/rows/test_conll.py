@@ -13,6 +13,7 @@ from bertsmith.corpus.filters.evaluation_texts import evaluation_file
 from bertsmith.corpus.inspect import inspect
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
+from bertsmith.rows.conll import conll_rows
 
 FORMS = {
     "tags after tabs": ("train.conll", "EU\tB-ORG\nrejects\tO\n\nPeter\tB-PER\nBlackburn\tI-PER\n"),
@@ -72,6 +73,11 @@ def test_lines_without_a_tag_further_on_lose_nothing(tmp_path: Path) -> None:
     texts = list(evaluation_file(tmp_path / "a.conll").texts())
     assert texts[:-2] == ["a b"] * 10_000
     assert texts[-2:] == ["left out", "end"]
+
+
+def test_tokens_that_are_figures_are_no_numbers_of_tokens() -> None:
+    rows = conll_rows([(0, line) for line in b"1 O\n2 O\n3 B-X\n\n1 O\n2 B-X\n".splitlines(keepends=True)])
+    assert [each.cells for each in rows] == [[["1", "O"], ["2", "O"], ["3", "B-X"]], [["1", "O"], ["2", "B-X"]]]
 
 
 SENTENCE = "The quick brown fox , which nobody had seen since March , jumped over the lazy dog again ."
