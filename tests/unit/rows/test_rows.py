@@ -55,6 +55,11 @@ def test_rows_of_a_table_know_their_lines_past_quoted_line_breaks_and_faults() -
     assert [row.cells for row in table_rows(lines(b'"behind"it,z\n'), ',"')] == [["behindit", "z"]], "not strict"
 
 
+def test_rows_of_as_many_cells_tell_more_than_quotes_that_csv_would_not_write() -> None:
+    rows = [["a", "b"], ["x\ty", "z"]]
+    assert cells_of(b'a\tb\n"x\ty"\tz\n', True, ["\t", '\t"']) == ('\t"', rows)
+
+
 @pytest.mark.parametrize("first", [b"sep=;\r\n", b'"sep=;"\n', b"SEP=;\n"])
 def test_a_line_that_names_the_separator_is_no_row(first: bytes) -> None:
     content = first + b"a;b\none, two;x\nsep=;\n"

@@ -51,6 +51,17 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert [float(group["step"]) for group in fresh.param_groups] == [2.0, 2.0]
 
 
+def test_what_was_never_updated_has_moments_of_zero_whatever_was_there(tmp_path: Path) -> None:
+    model, optimizer = made()
+    optimizer.start_afresh()
+    written(tmp_path, Position(1, 1, 1), model, optimizer)
+    other, used = made(seed=4)
+    loaded(tmp_path, other, used)
+    for each in ((model, optimizer), (other, used)):
+        update(*each, seed=9)
+    assert same(model, other)
+
+
 def test_nothing_to_load_is_none(tmp_path: Path) -> None:
     assert newest_whole(tmp_path) is newest_whole(tmp_path / "nowhere") is None
 
@@ -270,7 +281,7 @@ def test_a_position_that_is_none_is_named(tmp_path: Path, text: str) -> None:
 def test_checkpoints_at_multiples_are_kept_for_good(tmp_path: Path) -> None:
     model, optimizer = made()
     with Saver(tmp_path, keep=2, keep_every=4) as saver:
-        for step in range(1, 12):
+        for step in range(12):  # 0: of a run that was stopped before its first step
             saver.save(Position(step, 1, step), model, optimizer)
     assert names(tmp_path) == [f"step-{step:08d}" for step in (4, 8, 10, 11)]
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.training.checkpoints import Position
 from bertsmith.training.records.curves import draw_curves
 from bertsmith.training.records.dllogger import DlloggerFile
 from bertsmith.training.records.meters import Meter, MetricsFile, forget_after, read_metrics
@@ -285,7 +286,8 @@ def test_a_meter_goes_on_from_its_state() -> None:
     whole, first, second = Meter(CPU, NAMES), Meter(CPU, NAMES), Meter(CPU, NAMES)
     for meter in (whole, first):
         meter.add(sums(30.0, 10, 5, 90, 100), torch.tensor(1.0))
-    second.restore(first.state(0.25))
+    second.restore(state := first.state(0.25))
+    assert Position(since_log=state).pending == 1
     for meter in (whole, second):
         meter.add(sums(0.1, 3, 2, 50, 70), torch.tensor(2.0))
     clock = {"tokens_per_second", "flop_per_second", "seconds_per_step", "data_wait_share", "memory_bytes"}

@@ -194,6 +194,17 @@ def test_best_weights_that_could_not_be_written_are_those_of_their_step(tmp_path
     assert same(kept, expected)
 
 
+def test_best_weights_of_an_earlier_stage_are_not_those_that_the_next_one_begins_with(tmp_path: Path) -> None:
+    best = Best(0.5, 5)
+    first, second = made(seed=1), made(seed=2)
+    with Saver(tmp_path, keep=1) as saver:
+        saver.save(at(5, best), *first)
+        saver.save(Position(5, 2, 0, kept=[best]), *second)
+    kept, _ = made(seed=9)
+    load_best(tmp_path, best, kept)
+    assert same(kept, first[0])
+
+
 def test_best_weights_are_whole_before_the_step_folder_that_refers_to_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
