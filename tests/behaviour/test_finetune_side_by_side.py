@@ -130,14 +130,14 @@ def test_trainings_side_by_side_are_those_of_one_process_and_each_is_done_by_one
 
 def keeping(model: Path, folder: Path, beside: bool) -> None:
     """What every rank does."""
-    for keep in ("median", "last"):
+    for keep in ("best", "median", "last"):
         tune(model, folder / keep, replace(QUICK, epochs=2, seeds=3, keep_seed=keep, side_by_side=beside))
 
 
 def test_the_model_of_the_same_seed_is_kept(model: Path, tmp_path: Path) -> None:
     keeping(model, tmp_path / "alone", False)
     ran(keeping, 2, model, tmp_path / "beside", True)
-    for keep in ("median", "last"):
+    for keep in ("best", "median", "last"):
         check_equal(*(Run(tmp_path / side / keep) for side in ("beside", "alone")))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -36,6 +37,22 @@ def test_what_was_removed_or_replaced_is_there_again_once_it_is_synced(
     kept = {"lines.other-1": "theirs\n", "lines.other-2": "theirs\n"}
     assert others == (kept if change is replaced else {})
     assert len(said.messages) == 2, "one warning for each"
+
+
+def test_what_a_disk_takes_in_parts_is_all_there(tmp_path: Path) -> None:
+    class InParts:
+        def __init__(self, file: BinaryIO) -> None:
+            self._file, self.fileno, self.close = file, file.fileno, file.close
+
+        def write(self, data: bytes) -> int:
+            return self._file.write(data[:3])
+
+    file = AppendedFile(tmp_path / "lines")
+    file._file = InParts(file._file)  # type: ignore[assignment]
+    for data in (b"a line\n", b"another\n"):
+        file.write(data)
+    file.close()
+    assert (tmp_path / "lines").read_bytes() == b"a line\nanother\n"
 
 
 @pytest.mark.parametrize("content", ["", "before\n1\nadded by hand\n"])

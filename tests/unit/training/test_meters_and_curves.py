@@ -6,6 +6,7 @@ import builtins
 import json
 import logging
 import math
+import os
 import struct
 import time
 from pathlib import Path
@@ -58,9 +59,10 @@ def test_a_loss_of_numbers_has_no_accuracy() -> None:
     record = meter.read(0.0)
     assert (record["words_accuracy"], record["words_loss"], record["numbers_loss"]) == (0.5, 2, 3)
     assert "numbers_accuracy" not in record
-    meter.add(StepSums(torch.tensor([4.0, 2.0, 1.0, 0.0, 0.0, 0.0])), torch.zeros(()))
+    meter.add(StepSums(torch.tensor([4.0, 2.0, 0.0, 0.0, 0.0, 0.0])), torch.zeros(()))
     record = meter.read(0.0)
     assert (record["loss"], record["words_loss"], record["numbers_count"]) == (2, 2, 0)
+    assert record["words_accuracy"] == 0, "none was right"
     assert "numbers_loss" not in record, "nothing counted in it"
 
 
@@ -86,8 +88,9 @@ def test_a_file_in_place_of_the_folder_of_tensorboard_is_named(tmp_path: Path) -
 @pytest.mark.parametrize("later", [1, 0, -(10**12)])
 def test_a_resumed_runs_curve_has_no_double_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: int) -> None:
     """later: nanoseconds, by a clock that may stand or be put back between, as on another host."""
-    for first, steps, now in ((0, range(1, 6), 2 * 10**18), (4, range(4, 7), 2 * 10**18 + later)):
+    for first, steps, now, process in ((0, range(1, 6), 2 * 10**18, 12), (4, range(4, 7), 2 * 10**18 + later, 1)):
         monkeypatch.setattr(time, "time_ns", lambda now=now: now)
+        monkeypatch.setattr(os, "getpid", lambda process=process: process)
         metrics = MetricsFile(tmp_path, first)
         for step in steps:
             metrics.write(record("train", step))
@@ -152,6 +155,12 @@ def test_a_log_that_ends_before_the_checkpoint_is_warned_of(
     path.write_text("".join(json.dumps(record("train", step)) + "\n" for step in (10, 20, 30)), encoding="utf-8")
     assert forget_after(path, 20) == 30
     assert forget_after(path, 23, pending=3) == 20
+    told = [record("train", 10), record("evaluation", 10), record("train", 20), record("evaluation", 20)]
+    ends = [{"kind": kind, "step": 20, "loss": 1.0} for kind in ("final", "end")]
+    for unmeasured in (False, True):
+        path.write_text("".join(json.dumps(each) + "\n" for each in (*told, *ends)), encoding="utf-8")
+        assert forget_after(path, 20, unmeasured) == 20
+        assert read_metrics(path) == told[: len(told) - unmeasured], "what comes again does not stand there twice"
     assert not caplog.records
     forget_after(path, 63, pending=3)
     assert "what was logged of steps 21 to 60 is lost" in caplog.text
@@ -269,6 +278,16 @@ def test_steps_that_all_overflowed_have_no_loss(tmp_path: Path, names: tuple[str
     assert (first, last["final_loss"]) == ({"learning_rate": 1.0}, None)
 
 
+def test_a_dllogger_file_keeps_the_line_of_the_step_that_a_run_is_resumed_after(tmp_path: Path) -> None:
+    file = DlloggerFile(tmp_path / "dllogger.json", 0)
+    for step in (5, 6):
+        file.log([1, step], {"average_loss": 1.0})
+    file.close()
+    DlloggerFile(tmp_path / "dllogger.json", 5).close()
+    (line,) = (tmp_path / "dllogger.json").read_text().splitlines()
+    assert json.loads(line.removeprefix("DLLL "))["step"] == [1, 5]
+
+
 def test_a_figure_that_is_not_finite_is_null_in_a_line_and_nan_when_it_is_read(tmp_path: Path) -> None:
     with MetricsFile(tmp_path) as metrics:
         for step in (1, 2):
@@ -293,9 +312,11 @@ def test_a_meter_goes_on_from_its_state() -> None:
     clock = {"tokens_per_second", "flop_per_second", "seconds_per_step", "data_wait_share", "memory_bytes"}
     one, other = whole.read(0.5), second.read(0.25)
     assert {name: one[name] for name in one.keys() - clock} == {name: other[name] for name in other.keys() - clock}
+    seconds = other["tokens"] / other["tokens_per_second"]
+    assert other["data_wait_share"] * seconds == pytest.approx(0.5), "what the state had, and what came since"
 
 
-def test_the_share_of_a_peak_is_reported_where_one_is_known_and_only_there() -> None:
+def test_the_share_of_a_peak_is_reported_where_one_is_known_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
     for peak in (None, 1e12):
         meter = Meter(CPU, NAMES, peak)
         step = sums(30.0, 10, 5, 90, 100)
@@ -305,6 +326,10 @@ def test_the_share_of_a_peak_is_reported_where_one_is_known_and_only_there() -> 
         assert found["flop_per_second"] == pytest.approx(3e9 / found["seconds_per_step"], rel=0.01)
         assert ("peak_share" in found) == (peak is not None)
     assert found["peak_share"] == pytest.approx(found["flop_per_second"] / 1e12)
+    monkeypatch.setattr("bertsmith.training.records.meters.world_size", lambda: 4)
+    meter.add(step, torch.tensor(1.0))
+    found = meter.read(0.0)
+    assert found["peak_share"] == pytest.approx(found["flop_per_second"] / 4e12), "of each of 4 devices"
 
 
 @pytest.mark.parametrize("lacking", [1, 2])

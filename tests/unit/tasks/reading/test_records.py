@@ -351,8 +351,9 @@ def test_parquet_rows_are_those_of_the_same_csv(tmp_path):
     error = failing(path)
     assert "1 of 3 rows cannot be used" in error.what
     assert f"{path}, row 3: column 'text' holds no text" in error.what
-    pq.write_table(pa.table({"text": ["one", "two"], "label": ["a", "b"]}), path)
-    assert parts(read_records(path)) == [("one", None, "a"), ("two", None, "b")]
+    pq.write_table(pa.table({"text": ["one", "two"], "label": ["a", "b"]}), path, row_group_size=1)
+    assert parts(records := read_records(path)) == [("one", None, "a"), ("two", None, "b")]
+    assert [each.where for each in records] == [f"{path}, row 1", f"{path}, row 2"]
     error = failing(write(tmp_path / "rows.parquet.gz", gzip.compress(path.read_bytes())))
     assert "all but parquet may be compressed" in error.fix
     error = failing(write(tmp_path / "rows.csv.gz", b"text,label\na,b\n"))
