@@ -17,6 +17,7 @@ from bertsmith.inference.server import batcher
 from bertsmith.inference.server.batcher import Batcher, Compute, Job, Lane, ModelFailed
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.metrics import Metrics
+from bertsmith.inference.server.refusals import Refusal
 from bertsmith.tasks.sequences import Sequences
 
 BUDGET = 64
@@ -38,8 +39,9 @@ def job(*lengths: int) -> Job:
 
 
 def marks(sequences: Sequences) -> list[tuple[int, int, int]]:
-    """What stands in for a model: the marks and the length of each sequence."""
-    return [(int(ids[0]), int(ids[1]), len(ids)) for ids in sequences.ids]
+    """What stands in for a model: the marks of each sequence, and how long its first text is, here all of it."""
+    each = zip(sequences.ids, sequences.first_segments, strict=True)
+    return [(int(ids[0]), int(ids[1]), int(first)) for ids, first in each]
 
 
 def lane_of(*jobs: Job) -> Lane:
@@ -74,6 +76,13 @@ def test_a_small_batch_can_only_raise_the_speed() -> None:
     assert 1000 < lane.rate < 2000
     lane.measured(200, 2.0)
     assert lane.rate < 1000
+
+
+def test_a_request_of_as_many_tokens_as_a_queue_takes_is_taken() -> None:
+    queues = Batcher(Limits(queue_tokens=100), Metrics())
+    queues.check_room(lane_of(), 100)
+    with pytest.raises(Refusal, match="this request has 101 tokens"):
+        queues.check_room(lane_of(), 101)
 
 
 def test_a_job_alone_fills_the_batch() -> None:
