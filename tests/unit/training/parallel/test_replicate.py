@@ -69,6 +69,14 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
             model[1].bias.grad[0] = float("nan")
         found[f"{name} after a fault"] = shared.finish()
         found[f"{name} sum with a fault"] = model[1].bias.grad.clone()
+        shared.begin()
+        torch.manual_seed(7)
+        backward(model, torch.randn(4, WIDTH), events)
+        shared.before_last()
+        if rank == 1:
+            model[2].bias.grad = None
+        found[f"{name} after a fault elsewhere"] = shared.finish([torch.tensor(float("inf"))] * rank)
+        found[f"{name} without one rank's"] = model[2].bias.grad.clone()
     torch.save(found, folder / f"{rank}.pt")
 
 
@@ -120,6 +128,19 @@ def test_a_rank_with_a_gradient_that_is_not_finite_is_named(found: list[dict[str
             assert each[f"{name} faulty"].tolist() == [0, 0]
             assert each[f"{name} after a fault"].tolist() == [0, 1]
             assert not torch.isfinite(each[f"{name} sum with a fault"][0])
+            assert each[f"{name} after a fault elsewhere"].tolist() == [0, 1], "in what else the rank has summed"
+
+
+@pytest.mark.parametrize(("name", "close"), [("fp32", 1e-6), ("bf16", 2**-6)])
+def test_a_gradient_that_a_rank_has_dropped_counts_as_zeros(
+    found: list[dict[str, object]], name: str, close: float
+) -> None:
+    model = layers()
+    torch.manual_seed(7)
+    backward(model, torch.randn(4, WIDTH), [])
+    for each in found:
+        gradient = each[f"{name} without one rank's"]
+        assert float((gradient - model[2].bias.grad).norm()) <= close * float(gradient.norm())
 
 
 def test_the_first_buckets_are_complete_before_the_backward_pass_is(monkeypatch: pytest.MonkeyPatch) -> None:
