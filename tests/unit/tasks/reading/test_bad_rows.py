@@ -13,7 +13,7 @@ from bertsmith.tasks.kinds.classify import Classify
 from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.reading.bad_rows import SkippedRows, check_list, raise_at_once
 from bertsmith.tasks.reading.files import Form, rows_of
-from bertsmith.tasks.reading.records import Columns, read_records
+from bertsmith.tasks.reading.records import Columns, RowReader, read_records
 
 
 def write(path, text):
@@ -172,6 +172,22 @@ def test_a_row_that_lacks_a_column_is_one_of_many(tmp_path):
             read_records([{"text": "a"}] * count)
         assert raised.value.where == "row 1"
         assert "found: text" in raised.value.fix
+
+
+@pytest.mark.parametrize("column", ["text", "text_b", "label"])
+def test_a_column_that_is_named_is_wanted_of_every_row(column):
+    rows = [{"text": "a", "other": "b", "label": "x"}, {"text": "a", "other": "b", "label": "x"}]
+    columns, name = Columns(text_b="other"), "other" if column == "text_b" else column
+    del rows[1][name]
+    with pytest.raises(BertsmithError, match=f"row 2: there is no column '{name}'"):
+        read_records(rows, columns)
+    with pytest.raises(ValueError, match=f"no .*column '{name}'"):
+        RowReader.record(rows[1], columns, True, "row 2")
+
+
+def test_an_empty_text_b_is_no_second_text():
+    for empty in ("", None):
+        assert read_records([{"text": "a", "text_b": empty, "label": "x"}])[0].text_b is None
 
 
 def test_none_gives_an_empty_file(tmp_path):

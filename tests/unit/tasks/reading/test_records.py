@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.tasks.reading.records import Columns, RowReader, read_records, read_rows
+from bertsmith.tasks.reading.records import Columns, read_records, read_rows
 
 
 def write(path, text):
@@ -208,21 +208,6 @@ def test_a_wrong_column_lists_those_found_and_the_flag_that_names_one(tmp_path, 
     assert parts(read_records(tmp_path / "rows.csv", Columns("body"))) == [("a", None, "b")], "text_b may be missing"
 
 
-@pytest.mark.parametrize("column", ["text", "text_b", "label"])
-def test_a_column_that_is_named_is_wanted_of_every_row(column):
-    rows = [{"text": "a", "other": "b", "label": "x"}, {"text": "a", "other": "b", "label": "x"}]
-    columns, name = Columns(text_b="other"), "other" if column == "text_b" else column
-    del rows[1][name]
-    assert f"row 2: there is no column '{name}'" in failing(rows, columns).what
-    with pytest.raises(ValueError, match=f"no .*column '{name}'"):
-        RowReader.record(rows[1], columns, True, "row 2")
-
-
-def test_an_empty_text_b_is_no_second_text():
-    for empty in ("", None):
-        assert parts(read_records([{"text": "a", "text_b": empty, "label": "x"}])) == [("a", None, "x")]
-
-
 def test_other_kinds_missing_files_and_empty_ones(tmp_path):
     assert "not a kind" in failing(write(tmp_path / "rows.xlsx", "")).what
     assert "does not exist" in failing(tmp_path / "none.csv").what
@@ -345,15 +330,14 @@ def test_parquet_rows_are_those_of_the_same_csv(tmp_path):
 
     path = tmp_path / "rows.parquet"
     days = pa.array([0, 1, 2], pa.date32())
-    pq.write_table(pa.table({"text": ["one", "two", None], "label": [1, 0, 1], "day": days}), path)
+    pq.write_table(pa.table({"text": ["one", "two", None], "label": [1, 0, 1], "day": days}), path, row_group_size=1)
     where, row = next(iter(read_rows(path, Columns())))
     assert (where, row) == (f"{path}, row 1", {"text": "one", "label": 1, "day": "1970-01-01"})
     error = failing(path)
     assert "1 of 3 rows cannot be used" in error.what
     assert f"{path}, row 3: column 'text' holds no text" in error.what
-    pq.write_table(pa.table({"text": ["one", "two"], "label": ["a", "b"]}), path, row_group_size=1)
-    assert parts(records := read_records(path)) == [("one", None, "a"), ("two", None, "b")]
-    assert [each.where for each in records] == [f"{path}, row 1", f"{path}, row 2"]
+    pq.write_table(pa.table({"text": ["one", "two"], "label": ["a", "b"]}), path)
+    assert parts(read_records(path)) == [("one", None, "a"), ("two", None, "b")]
     error = failing(write(tmp_path / "rows.parquet.gz", gzip.compress(path.read_bytes())))
     assert "all but parquet may be compressed" in error.fix
     error = failing(write(tmp_path / "rows.csv.gz", b"text,label\na,b\n"))
