@@ -384,3 +384,7 @@ def test_questions_of_one_id_are_scored_each_by_its_own_answer(tmp_path):
     assert len(answers) == 2
     (tmp_path / "predictions.json").write_text(json.dumps(answers))
     assert evaluate_predictions(tmp_path / "predictions.json", tmp_path / "dev.json").figures["exact_match"] == 100
+    (tmp_path / "odds.json").write_text(json.dumps(dict(zip(answers, (0.5, 2.0), strict=True))))
+    given = tmp_path / "predictions.json", tmp_path / "dev.json"
+    figures = evaluate_predictions(*given, null_scores=tmp_path / "odds.json").figures
+    assert (figures["exact_match"], figures["best_exact"]) == (50, 100), "though every question has an answer"

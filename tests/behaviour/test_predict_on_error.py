@@ -48,9 +48,10 @@ def bad_file(path: Path) -> Path:
     return path
 
 
-def test_bad_rows_are_left_out_named_and_counted(model, tmp_path, said):
+@pytest.mark.parametrize("part_rows", [3, 100])
+def test_bad_rows_are_left_out_named_and_counted(model, tmp_path, said, part_rows):
     source, out = bad_file(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl"
-    done = predict_file(model, source, out, rows=SKIP, **CPU)
+    done = predict_file(model, source, out, rows=replace(SKIP, part_rows=part_rows), **CPU)
     assert (done.rows, done.skipped) == (8, 5)
     assert [row["text"] for row in lines(out)] == GOOD
     errors = lines(tmp_path / "out.jsonl.errors.jsonl")
@@ -72,6 +73,19 @@ def test_rows_that_have_a_prediction_are_refused_but_for_a_csv_file(model, tmp_p
     assert predict_file(model, source, out, **CPU).rows == 1
     (row,) = csv.DictReader(io.StringIO(out.read_text()))
     assert json.loads(row["prediction"]) == [{"label": "a"}]
+
+
+def test_rows_of_a_csv_file_have_their_cells_by_name_and_all_of_them(model, tmp_path):
+    source, out = tmp_path / "rows.jsonl", tmp_path / "out.csv"
+    first, turned = {"text": GOOD[0], "id": "a"}, {"id": "b", "text": GOOD[1]}
+    source.write_text(f"{json.dumps(first)}\n{json.dumps(turned)}\n")
+    predict_file(model, source, out, **CPU)
+    rows = csv.DictReader(io.StringIO(out.read_text()))
+    assert [(row["text"], row["id"]) for row in rows] == [(GOOD[0], "a"), (GOOD[1], "b")]
+    for other in ({"text": GOOD[1]}, {**turned, "more": "c"}):
+        source.write_text(f"{json.dumps(first)}\n{json.dumps(other)}\n")
+        with pytest.raises(BertsmithError, match="this row has other columns than the first one"):
+            predict_file(model, source, out, **CPU)
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.csv", "out.parquet"])

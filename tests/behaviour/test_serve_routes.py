@@ -76,6 +76,8 @@ def test_numbers_and_ranks(served: Served, served_models: dict[str, Path]) -> No
     assert [each["score"] for each in raw] == sorted((each["score"] for each in raw), reverse=True)
     for each in raw:
         assert each["score"] == pytest.approx(pairs[each["index"]]["number"], **CLOSE)
+    ties = asked(served, "/rerank", {"query": "word1 word2", "texts": [TEXTS[0]] * 3})
+    assert [each["index"] for each in ties] == [0, 1, 2], "of equals the first"
     ranks = asked(served, "/rerank", {"query": "word1 word2", "texts": TEXTS})
     for ours, before in zip(ranks, raw, strict=True):
         assert ours == {
