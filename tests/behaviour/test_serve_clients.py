@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -199,6 +201,22 @@ def test_only_probes_and_the_page_are_open_without_the_token(served: Served) -> 
     for header in ("Bearer a-toke", f"Basic {TOKEN}", TOKEN, "Bearer", "Bearer \xe9"):
         status, found, headers = served.ask("/embed", {"inputs": "a"}, {"Authorization": header})
         assert (status, found["error_type"], headers["www-authenticate"]) == (401, "Unauthorized", "Bearer")
+
+
+def test_vectors_of_any_length_are_scaled_and_tokens_are_of_one_window(
+    served_models: dict[str, Path], tmp_path: Path
+) -> None:
+    """Of a model that does not scale its vectors, and reads long texts in windows."""
+    bare = shutil.copytree(served_models["vectors"], tmp_path / "bare", ignore=shutil.ignore_patterns("modules.json"))
+    task = json.loads((bare / "task.json").read_text())
+    (bare / "task.json").write_text(json.dumps(task | {"window_overlap": 8}))
+    with serving_here({"bare": bare}) as served, of_openai(served) as one:
+        served.until(200)
+        assert np.linalg.norm(vector(one, model="bare")) == pytest.approx(1, abs=1e-5)
+        _, found, _ = served.ask("/embed", {"inputs": [TEXT], "normalize": False})
+        assert abs(np.linalg.norm(found[0]) - 1) > 0.1
+        status, found, _ = served.ask("/embed_all", {"inputs": ["lovely " * 60, TEXT], "truncate": True})
+        assert (status, len(found), len(found[0])) == (200, 2, 32)
 
 
 def test_a_model_that_cannot_do_it_is_424(served: Served) -> None:
