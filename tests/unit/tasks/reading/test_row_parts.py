@@ -165,7 +165,11 @@ def test_a_part_without_the_line_of_names_is_told_from_a_missing_column(tmp_path
     with pytest.raises(BertsmithError, match=r"the dev rows have no column of the training rows.*: c \| 1") as caught:
         parts(tmp_path / "train.csv", dev=tmp_path / "dev.csv")
     assert caught.value.where == str(tmp_path / "dev.csv")
-    assert "text, label" in caught.value.fix
+    assert "its first line): text, label" in caught.value.fix
+    (tmp_path / "dev.jsonl").write_text('{"note": "c", "urgency": "1"}\n')
+    with pytest.raises(BertsmithError, match=r"theirs are: note \| urgency") as caught:
+        parts(tmp_path / "train.csv", dev=tmp_path / "dev.jsonl")
+    assert caught.value.fix.startswith("name its columns as those"), "a line of names would spoil a file of JSON"
     (tmp_path / "dev.csv").write_text("body,label\nd,2\n")
     with pytest.raises(BertsmithError, match="there is no column 'text'"):
         parts(tmp_path / "train.csv", dev=tmp_path / "dev.csv")
