@@ -30,6 +30,7 @@ from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.reading.records import Columns
 from made_kills import drawing
+from made_locks import holder
 from made_rows import WORDS
 from made_runs import fork_server
 
@@ -192,6 +193,8 @@ def test_parts_are_named_where_the_work_is_not_resumed_or_was_another(model, tmp
     assert "(5 of them): --resume continues" in said.text
     with pytest.raises(BertsmithError, match=r"finished parts of an earlier run are there \(5 of them\)"):
         predicted(model, source, out, SMALL)
+    with holder(PartsFolder(out).path), pytest.raises(BertsmithError, match="another process is writing these parts"):
+        predicted(model, source, out, SMALL)  # not that they are to be deleted
     with pytest.raises(BertsmithError, match="another part size"):
         predicted(model, source, out, RowOptions(part_rows=8, resume=True))
     with pytest.raises(BertsmithError, match="another top"):

@@ -26,6 +26,7 @@ from bertsmith.tasks.reading.bad_rows import line_of
 
 _MADE_FROM = "made_from.json"
 _JOINED = "joined"
+_DOING = "writing these parts"
 _COPIED_AT_ONCE = 1 << 20
 _CHECKED = ("bytes", "sha256")
 """Of a part, beside its account."""
@@ -59,8 +60,9 @@ class PartsFolder:
 
         Raises BertsmithError where parts are there and are not to be continued, or were made from something else.
         """
-        with locked(self.path, doing="writing these parts"):
-            self.refuse_to_begin(resume)
+        with locked(self.path, doing=_DOING):
+            if not resume and self.finished_parts():
+                raise self._not_resumed()
             if self.finished_parts():
                 self._check(made_from)
             else:
@@ -74,11 +76,15 @@ class PartsFolder:
                 raise
 
     def refuse_to_begin(self, resume: bool) -> None:
-        """Raises BertsmithError where parts are there and are not to be continued."""
-        if not resume and (parts := self.finished_parts()):
-            what = f"finished parts of an earlier run are there ({parts:,} of them)"
-            fix = "" if self._piped else "continue it with --resume, or "
-            raise BertsmithError(what, self.path, f"{fix}delete this folder to begin anew")
+        """Raises BertsmithError where parts are there and are not to be continued, or another process writes them."""
+        if not resume and self.finished_parts():
+            with locked(self.path, doing=_DOING):  # the message says to delete them
+                raise self._not_resumed()
+
+    def _not_resumed(self) -> BertsmithError:
+        what = f"finished parts of an earlier run are there ({self.finished_parts():,} of them)"
+        fix = "" if self._piped else "continue it with --resume, or "
+        return BertsmithError(what, self.path, f"{fix}delete this folder to begin anew")
 
     def finished_parts(self) -> int:
         """How many there are."""
