@@ -153,6 +153,12 @@ def test_help_says_that_no_triton_server_has_run_an_export(capsys):
             "no flag --columns.no-no-header",
             "did you mean '--columns.no-header'?",
         ),
+        (
+            ["pretrain", "bert-tiny", "--corpus", "c", "--out", "o", "--learning-rate", "1"],
+            "there is no flag --learning-rate",
+            "did you mean '--phase1.learning-rate' or '--phase2.learning-rate'?",
+        ),
+        (["predict", "m", "x", "--text", "body"], "there is no flag --text", "did you mean '--columns.text'?"),
         (["quickstart", "--sorce", "x"], "there is no flag --sorce", "did you mean '--source'?"),
         (["pretrain", "bert-tinny", "--corpus", "c", "--out", "o"], "neither a preset nor", "'bert-tiny'"),
         (["pretrain", "bert-tiny", "--out", "o"], "missing: --corpus PATH", "pretrain --help"),
