@@ -70,6 +70,7 @@ def test_rows_that_have_a_prediction_are_refused_but_for_a_csv_file(model, tmp_p
     with pytest.raises(BertsmithError, match="has a column 'prediction' already") as caught:
         predict_file(model, source, tmp_path / "out.jsonl", **CPU)
     assert "rename or remove that column, or write to a .csv file" in caught.value.fix
+    assert "skip" not in caught.value.fix
     assert predict_file(model, source, out, **CPU).rows == 1
     (row,) = csv.DictReader(io.StringIO(out.read_text()))
     assert json.loads(row["prediction"]) == [{"label": "a"}]
@@ -86,6 +87,14 @@ def test_rows_of_a_csv_file_have_their_cells_by_name_and_all_of_them(model, tmp_
         source.write_text(f"{json.dumps(first)}\n{json.dumps(other)}\n")
         with pytest.raises(BertsmithError, match="this row has other columns than the first one"):
             predict_file(model, source, out, **CPU)
+
+
+def test_a_file_with_answers_of_before_is_not_told_to_leave_out_its_rows(model, tmp_path):
+    """Which are all of them."""
+    (tmp_path / "rows.csv").write_text(f"text,predicted_guesses\n{GOOD[0]},x\n")
+    with pytest.raises(BertsmithError, match="this file has a column 'predicted_guesses' already") as caught:
+        predict_file(model, tmp_path / "rows.csv", tmp_path / "out.csv", **CPU)
+    assert caught.value.fix == "rename that column"
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.csv", "out.parquet"])

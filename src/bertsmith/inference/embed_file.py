@@ -18,7 +18,17 @@ from bertsmith.base.files import StrPath
 from bertsmith.base.log import counted, say
 from bertsmith.inference.embed import Embedder, VectorOptions, Vectors, record_of, text_columns
 from bertsmith.inference.parts.folder import Join, joined_lines
-from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, empty_rows, json_text, lines
+from bertsmith.inference.parts.part import (
+    Account,
+    Named,
+    Part,
+    PartWork,
+    TakenColumn,
+    check_line,
+    empty_rows,
+    json_text,
+    lines,
+)
 from bertsmith.inference.parts.run import Job, RowOptions, answer_rows, usable_options
 from bertsmith.inference.parts.tables import OneSchema, joined_array, joined_tables, table_of
 from bertsmith.inference.parts.workers import Load
@@ -122,7 +132,7 @@ class EmbedWork(PartWork):
         record_of(where, row, self.columns.text)
         copied = self._kind != ".npy" and not self._embedder.options.layers
         if copied and (taken := [name for name in _ADDED if name in row]):
-            raise BertsmithError(f"this row has a column '{taken[0]}' already", where, "rename that column")
+            raise TakenColumn(f"this row has a column '{taken[0]}' already", where, "rename that column")
         if self._kind == ".parquet":
             assert not isinstance(row, str)
             check_line(where, json.dumps(row, ensure_ascii=False), row)

@@ -19,6 +19,7 @@ from bertsmith.inference.parts.part import (
     Named,
     Part,
     PartWork,
+    TakenColumn,
     check_line,
     empty_rows,
     is_finite,
@@ -90,7 +91,7 @@ class PredictWork(PartWork):
         self._predictor.record(where, row)
         if not self._to_csv and PREDICTION in row:
             fix = "rename or remove that column, or write to a .csv file, whose further columns have other names"
-            raise BertsmithError(f"this row has a column '{PREDICTION}' already", where, fix)
+            raise TakenColumn(f"this row has a column '{PREDICTION}' already", where, fix)
 
     def answered(self, rows: list[Named], part: Part, account: Account, report: Report) -> bytes:
         predictions, sequences = self._predictor.predict(rows)
@@ -125,7 +126,7 @@ class _Csv:
         _check_answer(where, prediction)
         cells = self._predictor.cells(prediction)
         if taken := sorted(cells.keys() & set(self._names)):
-            raise BertsmithError(f"this file has a column '{taken[0]}' already", where, "rename that column")
+            raise TakenColumn(f"this file has a column '{taken[0]}' already", where, "rename that column")
         header = _csv_line([*self._names, *cells])
         if set(row) != set(self._names) or (self._account.header and header != self._account.header):
             raise BertsmithError("this row has other columns than the first one", where, "write to a .jsonl file")

@@ -26,6 +26,10 @@ T = TypeVar("T")
 _SKIP = "or use --on-error skip, which leaves such rows out and lists them"
 
 
+class TakenColumn(BertsmithError):
+    """A row has a column of the name that its answer gets, as most often all rows of its file do."""
+
+
 @dataclass(frozen=True)
 class Part:
     """number: from 0. first: how many rows stand before it. rows: in the order of the file; in the place of one that
@@ -157,9 +161,9 @@ def answer(work: PartWork, part: Part, on_error: OnError) -> Answered:
 
 
 def stop_at(error: BertsmithError, row: Any) -> None:
-    """The Report of "stop". A column that is missing is one of the file: without its rows nothing would be left. An
-    error that it raised comes here again where that was among the answers."""
-    if isinstance(error, NoColumn) or error.fix.endswith(_SKIP):
+    """The Report of "stop". A column that is missing or taken is one of the file: without its rows nothing would be
+    left. An error that it raised comes here again where that was among the answers."""
+    if isinstance(error, NoColumn | TakenColumn) or error.fix.endswith(_SKIP):
         raise error
     raise BertsmithError(error.what, error.where, "; ".join(filter(None, (error.fix, _SKIP)))) from error
 
@@ -184,7 +188,7 @@ def _answer(work: PartWork, part: Part, rows: list[Named], report: Report) -> An
             if not bad:
                 raise
             for where, row in bad:
-                report(BertsmithError(error.what, where, error.fix), row)
+                report(error if isinstance(error, TakenColumn) else BertsmithError(error.what, where, error.fix), row)
             good = [row for row in good if row[0] not in names]
 
 
