@@ -227,6 +227,11 @@ def test_a_fault_of_all_rows_is_told_once_and_no_row_is_to_be_removed(tmp_path):
         read_records(path, Columns(label="toxic,spam"), reader=Classify)
     assert caught.value.what.count("no column 'toxic'") == 1
     assert "flags that say how it is read" in caught.value.fix
+    write(path, "text,toxic,spam\na,ja,nein\nb,nein,ja\n")
+    with pytest.raises(BertsmithError, match="2 of 2 rows cannot be used, all for the same reason") as caught:
+        read_records(path, Columns(label="toxic,spam"), reader=Classify)
+    assert "'ja'" in caught.value.what, "what the cell of the first row holds"
+    assert "flags that say how it is read" in caught.value.fix
     write(path, "text,label\n,x\nb,\n")
     with pytest.raises(BertsmithError, match="2 of 2 rows cannot be used:") as caught:
         read_records(path)
