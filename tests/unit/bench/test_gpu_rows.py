@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertsmith.base.errors import BertsmithError
@@ -115,6 +116,14 @@ def test_products_are_those_of_a_layer_forward_and_backward(monkeypatch: pytest.
     wanted = {tuple(shape[each] for each in (0, 2, 1)) for shape in step_shapes(32, 128, 0, 256, 0) if 0 not in shape}
     assert {each for each in sizes if 256 in each} == wanted
     assert len(sizes) == 2 * 3 * 4 * (1 + products._TIMES)
+
+
+def test_gradients_of_weights_are_timed_as_a_compiled_step_on_a_gpu_has_them() -> None:
+    """In fp32, which is another kernel of cuBLAS."""
+    with FakeTensorMode():
+        x, weight, gradient = (torch.empty(*each, device="cuda").bfloat16() for each in ((256, 8), (16, 8), (256, 16)))
+        found = products._KINDS["of weights"](x, weight, gradient)
+    assert (found.shape, found.dtype) == (weight.shape, torch.float32)
 
 
 def test_parts_are_cut_into_calls_by_the_seconds_that_they_are_expected_to_take() -> None:

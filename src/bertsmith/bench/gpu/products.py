@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertsmith.base.device import is_on_gpu
 from bertsmith.base.log import say
 from bertsmith.batches.shapes import TILE
 from bertsmith.bench.child import Answer, Ready, serve
@@ -26,10 +27,16 @@ from bertsmith.bench.step.matrix_rate import seconds_of
 from bertsmith.bench.step.plan import SHAPES, GpuSizes
 from bertsmith.bench.table import Table
 
+
+def _of_weights(x: Tensor, weight: Tensor, gradient: Tensor) -> Tensor:
+    """In fp32, as a compiled step has them, where PyTorch can: on a GPU."""
+    return torch.mm(gradient.T, x, out_dtype=torch.float32) if is_on_gpu(x) else gradient.T @ x
+
+
 _KINDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "forward": lambda x, weight, gradient: torch.nn.functional.linear(x, weight, gradient[0]),
     "gradients of inputs": lambda x, weight, gradient: gradient @ weight,
-    "of weights": lambda x, weight, gradient: gradient.T @ x,
+    "of weights": _of_weights,
 }
 """Of x [T, in], a weight [out, in] and the gradient [T, out] of what is given, whose first row stands for a bias."""
 _SWEEPS, _TIMES = 3, 3
