@@ -18,8 +18,9 @@ HOW = {"R": 16, "C": 128, "num_warps": 4}
 
 
 def can_run(x: Tensor) -> bool:
-    """Whether the kernel is there and takes x [T, W]."""
-    return HAS_TRITON and x.ndim == 2 and len(x) % GROUP == 0
+    """Whether the kernel is there and takes x [T, W]: a GPU numbers blocks along a second axis, as groups are, in 16
+    bits."""
+    return HAS_TRITON and x.ndim == 2 and len(x) % GROUP == 0 and len(x) // GROUP < 2**16
 
 
 @torch.library.custom_op("bertsmith::gelu_backward", mutates_args=())

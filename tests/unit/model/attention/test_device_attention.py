@@ -23,6 +23,7 @@ from bertsmith.model.attention.packed import Offsets, Packed
 from bertsmith.model.attention.padded import padded_attention
 from bertsmith.model.embedding_lookup import _looked_up, look_up
 from bertsmith.model.triton import attention as triton_attention
+from bertsmith.model.triton import gelu as triton_gelu
 from made_models import distance
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -165,6 +166,14 @@ def test_draws_are_numbered_in_31_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert triton_attention.can_run(2**28 - 1, 64, 64)
     assert not triton_attention.can_run(2**28, 64, 64)
     assert not triton_attention.can_run(2**28 - 1, 65, 64), "a part of eight keys is a draw too"
+
+
+def test_groups_of_rows_are_numbered_in_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU refuses to start a kernel with more blocks along its second axis."""
+    monkeypatch.setattr(triton_gelu, "HAS_TRITON", True)
+    most = torch.empty(triton_gelu.GROUP * (2**16 - 1), 1, device="meta")
+    assert triton_gelu.can_run(most)
+    assert not triton_gelu.can_run(torch.cat((most, most[: triton_gelu.GROUP])))
 
 
 def test_an_amd_gpu_takes_no_option_of_nvidias(monkeypatch: pytest.MonkeyPatch) -> None:
