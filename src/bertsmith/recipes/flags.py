@@ -214,10 +214,9 @@ def _refuse_wrong(known: Mapping[str, Any], args: Sequence[str], prog: str) -> N
             meant = ours if ours in known else name
             there = [each.upper() if hint == _ALONE else flag(each) for each, hint in known.items()]
             fix = _ALONE if known.get(meant) == _ALONE else nearest(flag(meant), there)
-            if grouped := [
-                flag(each) for each in known if each.endswith(f".{name}")
-            ]:  # of both phases, not the nearest
-                fix = f"did you mean {' or '.join(map(repr, grouped))}?"
+            of_groups = [repr(flag(each)) for each in known if each.endswith(f".{name}")]
+            if of_groups:  # of both phases, not the nearest
+                fix = f"did you mean {' or '.join(of_groups)}?"
             raise BertsmithError(what, prog, fix)
         if known[name] is bool:
             if "=" in token:
