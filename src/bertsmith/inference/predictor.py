@@ -33,6 +33,7 @@ from bertsmith.tasks.reading.records import (
     unusable,
 )
 from bertsmith.tasks.registry import answering, architecture_of, of_folder, read_task
+from bertsmith.tasks.report.parts import report_files
 from bertsmith.tasks.sequences import Fit, Sequences, encode, load_tokenizer, window_means
 from bertsmith.tasks.settings import COLUMNS_READ_BY, changed_columns, check_read
 from bertsmith.tasks.task import Answer, Answering, Examples, Floats, FolderFacts, NotFiniteError, Task
@@ -204,8 +205,11 @@ class Predictor(Loaded):
         runner = replace(self._runner, doing="measuring")
         scores = runner.scores(self.model, examples.sequences, self._task.per_token)
         if report is not None:
+            before = report_files(report)
             self._task.write(scores, examples, report)
             say(f"report: {report}")
+            if stay := [name for name, written in report_files(report).items() if before.get(name) == written]:
+                warn(f"files of an earlier report stay in {report}, not about these rows: {', '.join(stay)}")
         return self._task.evaluate(scores, examples)
 
     def for_likelihood(self, left_to_right: bool = False) -> Self:

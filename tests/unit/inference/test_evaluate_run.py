@@ -52,3 +52,16 @@ def test_the_report_of_the_run_itself_is_not_written_over(run):
     assert not report.exists()
     for _ in range(2):  # a part that the run has not itself
         evaluate(run, rows(16, 2), report=run / "report" / "test", **ON_CPU)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_files_that_an_earlier_report_alone_has_are_named(run, tmp_path, said):
+    """Those about questions, beside the report of a classifier, would be taken for its own."""
+    evaluate(run, rows(16, 2), report=tmp_path, **ON_CPU)
+    evaluate(run, rows(16, 3), report=tmp_path, **ON_CPU)
+    assert "earlier report" not in said.text
+    for name in ("null_odds.json", "notes.json"):
+        (tmp_path / name).write_text("{}")
+    evaluate(run, rows(16, 2), report=tmp_path, **ON_CPU)
+    (named,) = (each for each in said.messages if "files of an earlier report" in each)
+    assert named.endswith(f"stay in {tmp_path}, not about these rows: null_odds.json")

@@ -20,6 +20,8 @@ PER_CLASS, CONFUSION, CALIBRATION = "per_class", "confusion", "calibration"
 OUT_OF_FOLD = "folds"
 """The name of the training rows with scores of models that did not train on them."""
 INTERVALS_FILE, DOUBTS_FILE = "intervals.json", "likely_label_errors.json"
+_DRAWN = (PER_CLASS, CONFUSION, CALIBRATION, "intervals")
+_OF_QUESTIONS = ("predictions.json", "nbest_predictions.json", "null_odds.json")
 CROSS_FITTED = "each row is decided by thresholds that were tuned on other rows, over 5 folds"
 
 
@@ -51,6 +53,12 @@ class About:
         """What stands above a picture; without a name of the rows where they are not of a run."""
         rows = "out-of-fold training rows" if self.out_of_fold else f"{self.part} rows".strip()
         return f"{what}: {len(self.shown):,} {rows}"
+
+
+def report_files(folder: Path) -> dict[str, int]:
+    """The files of a report in a folder, of whatever task, each with when it was written, in nanoseconds."""
+    names = (*(f"{name}.{kind}" for name in _DRAWN for kind in ("json", "png")), DOUBTS_FILE, *_OF_QUESTIONS)
+    return {name: (folder / name).stat().st_mtime_ns for name in names if (folder / name).is_file()}
 
 
 def groups_of(records: Sequence[Record]) -> list[str] | None:
