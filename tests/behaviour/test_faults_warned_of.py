@@ -7,7 +7,8 @@ from __future__ import annotations
 import pydoc_data.topics
 import re
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +21,7 @@ from bertsmith.corpus.shards import Corpus
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.training.pretraining.health import DIVERGING, PLATEAU, PLATEAU_LINES, REPEATED, SPIKE, VISIBLE
+from bertsmith.training.pretraining.start import check_text
 from made_runs import corpus, figures, signalled_after
 
 SHORT = ("--device=cpu", "--precision=fp32", "--log_every=2", "--evaluate_instances=16", "--phase2.steps=0")
@@ -89,6 +91,11 @@ def test_fault_a_corpus_of_repeated_documents(held_out: float, tmp_path: Path) -
     (found,) = warnings(run)
     assert (found["name"], found["step"]) == (REPEATED, 0)
     assert ("held-out text has them too" in found["message"]) == (held_out > 0)
+    assert found["message"].endswith("; prepare the corpus with --near-duplicates")
+    searched = Corpus(made.folder, made.account | {"searches": {"near_duplicates": {"dropped": 0}}})
+    told: dict[str, str] = {}
+    check_text(cast("Any", SimpleNamespace(warn_of=told.__setitem__)), searched)
+    assert "; near-duplicates were dropped already" in told[REPEATED]
 
 
 def test_a_resumed_run_keeps_its_warnings_and_repeats_none(

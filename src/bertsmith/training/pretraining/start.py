@@ -62,11 +62,14 @@ def check_text(trainer: Trainer, corpus: Corpus) -> None:
     """Warns where much of the text repeats other text of the corpus."""
     share = repeated_share(corpus)
     if share > REPEATED_SHARE:
+        advice = "prepare the corpus with --near-duplicates"
+        if corpus.account.get("searches", {}).get("near_duplicates") is not None:
+            advice = "near-duplicates were dropped already, so they repeat within documents, or in ones that differ"
         trainer.warn_of(
             REPEATED,
             f"{share:.0%} of the text to train on is in sentences that occur before (0.1% in Wikipedia): the model "
-            f"will memorise them{', and held-out text has them too' if corpus.documents('held_out') else ''}; prepare "
-            "the corpus with --near-duplicates",
+            f"will memorise them{', and held-out text has them too' if corpus.documents('held_out') else ''}; "
+            f"{advice}",
         )
 
 
