@@ -75,9 +75,9 @@ def hold_out(parts: Parts, columns: Columns, reader: type[RowReader], share: flo
         together = f"{counted(len({each.group for each in rows} - {None}), 'group')} by column '{columns.group}'"
         together += f" and {counted(alone, 'row')} without one" if alone else ""
     numbers = are_numbers([reader.stratum(each) for each in rows])
-    by = "of each fifth of the numbers" if numbers else "by label"
+    by = "of each fifth of the numbers, " if numbers else "by label, " if len(set(classes)) > 1 else ""
     percent = f"{100 * len(found.dev) / len(rows):.3g}%"
-    say(f"dev: {len(found.dev):,} of {len(rows):,} rows of train ({percent}, {by}, {together}; seed {seed})")
+    say(f"dev: {len(found.dev):,} of {len(rows):,} rows of train ({percent}, {by}{together}; seed {seed})")
     if found.only_train:
         in_train = " in train" if numbers else ""
         few = first_of((f"{name} ({count:,}{in_train})" for name, count in found.only_train.items()), _SHOWN)

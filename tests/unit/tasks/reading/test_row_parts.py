@@ -50,6 +50,8 @@ def test_rows_are_divided_and_keep_their_order(said):
     assert wheres == sorted(wheres)
     assert {each.text for each in found["train"] + found["dev"]} == {row["text"] for row in ROWS}
     assert "dev: 10 of 40 rows of train (25%, by label, 40 different texts; seed 7)" in said.text
+    held_out([{**row, "text_b": row["text"]} for row in ROWS], Contextual)
+    assert "dev: 10 of 40 rows of train (25%, 40 different texts; seed 7)" in said.text, "none has a label to divide by"
 
 
 def test_texts_that_differ_in_case_and_white_space_stay_together():
