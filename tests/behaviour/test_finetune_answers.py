@@ -244,7 +244,7 @@ def test_a_conversation_over_a_pipe(answered, capsys, monkeypatch):
     [
         ([], "one of these is required"),
         (["--question", "who"], "belong together"),
-        (["rows.csv", "--interactive"], "one of these is required"),
+        (["rows.csv", "--interactive"], "exactly one of these is required"),
         (["--question", "who", "--context", "x", "--n-best", "0"], "--n-best is 0"),
         (["--question", "who", "--context", "x", "--out", "f.jsonl"], "--out is not read without a file of rows"),
         (["--question", "who", "--context", " "], "column 'context' is empty"),

@@ -173,7 +173,7 @@ def _check(flags: PredictFlags, call: Call) -> None:
     """Raises BertsmithError for flags that do not belong together."""
     asks = flags.question is not None or flags.context is not None
     if [flags.input is not None, asks, flags.interactive].count(True) != 1:
-        what = "one of these is required: a file of rows, --question with --context, --interactive"
+        what = "exactly one of these is required: a file of rows, --question with --context, --interactive"
         raise BertsmithError(what, call.prog, f"see {call.prog} --help")
     if asks and (flags.question is None or flags.context is None):
         raise BertsmithError("--question and --context belong together", call.prog, "give both")
