@@ -55,10 +55,12 @@ class About:
         return f"{what}: {len(self.shown):,} {rows}"
 
 
-def report_files(folder: Path) -> dict[str, int]:
-    """The files of a report in a folder, of whatever task, each with when it was written, in nanoseconds."""
+def report_files(folder: Path) -> dict[str, tuple[int, int]]:
+    """The files of a report in a folder, of whatever task, each with what changes when it is written again: its inode,
+    because a file is written beside the old one, and its time, which some file systems keep in seconds."""
     names = (*(f"{name}.{kind}" for name in _DRAWN for kind in ("json", "png")), DOUBTS_FILE, *_OF_QUESTIONS)
-    return {name: (folder / name).stat().st_mtime_ns for name in names if (folder / name).is_file()}
+    there = {name: (folder / name).stat() for name in names if (folder / name).is_file()}
+    return {name: (found.st_ino, found.st_mtime_ns) for name, found in there.items()}
 
 
 def groups_of(records: Sequence[Record]) -> list[str] | None:
