@@ -6,8 +6,10 @@ import json
 import random
 import re
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,14 @@ import yaml
 
 import bertsmith
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.finetuning import finish
+from bertsmith.tasks.objective import TaskObjective
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.training.checkpoints import Position, saver, step_folders
+from bertsmith.training.checkpoints.position import read_position
 from bertsmith.training.loop import Trainer
 from bertsmith.training.run_folder import Run
 from made_kills import Moment, drawing
@@ -351,3 +356,25 @@ def lose(run: Path, lost: Callable[[dict[str, Any]], bool]) -> None:
     kept = [each for each in lines if not lost(json.loads(each))]
     assert 0 < len(kept) < len(lines)
     (run / "metrics.jsonl").write_text("".join(kept))
+
+
+def test_a_signal_while_rows_are_measured_ends_it_and_it_is_done_again(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(QUICK, epochs=2, micro_batch_tokens=64)
+    tune = partial(bertsmith.finetune, "classify", model, TRAIN, DEV, settings=settings)
+    unbroken = tune(out=tmp_path / "unbroken")
+    usual = TaskObjective.evaluate
+
+    def signalled(*rest: Any) -> dict[str, float]:
+        signal.raise_signal(signal.SIGTERM)
+        return usual(*rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskObjective, "evaluate", signalled)
+        with pytest.raises(StoppedAfterSaving):
+            tune(out=tmp_path / "run")
+    assert read_position(step_folders(tmp_path / "run")[-1]).unmeasured
+    resumed = tune(out=tmp_path / "run", resume=True)
+    assert resumed.seeds == unbroken.seeds
+    assert weights(Run(tmp_path / "run")) == weights(Run(tmp_path / "unbroken"))
