@@ -127,10 +127,13 @@ def test_columns_of_a_parquet_file_have_one_type_over_all_parts(model, tmp_path,
         embed_file(model, tmp_path / "rows.jsonl", tmp_path / "out.parquet", rows=RowOptions(**options), **CPU)
 
     rows = [{"text": "word1"}, {"text": "word2", "late": 1}, {"text": "word3", "late": "\ud800"}]
+    rows.append({"late": 2, "text": "word4"})
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    options = RowOptions(on_error="skip")
-    assert embed_file(model, tmp_path / "rows.jsonl", tmp_path / "out.parquet", rows=options, **CPU).skipped == 1
-    assert parquet.read_table(tmp_path / "out.parquet")["late"].to_pylist() == [None, 1]
+    for part_rows in (0, 1):
+        options = RowOptions(on_error="skip", part_rows=part_rows)
+        assert embed_file(model, tmp_path / "rows.jsonl", tmp_path / "out.parquet", rows=options, **CPU).skipped == 1
+        written = parquet.read_table(tmp_path / "out.parquet").select(["text", "late"]).to_pylist()
+        assert written == [{"text": "word1", "late": None}, rows[1], rows[3]]
     embedded(None, 1, 2.5, part_rows=1)
     assert parquet.read_table(tmp_path / "out.parquet")["x"].to_pylist() == [None, 1.0, 2.5]
     for values in ((1, "one"), (2**53 + 1, 0.5), (1, 2**63), (1, [2**70]), ({},), ([{"a": {}}],)):

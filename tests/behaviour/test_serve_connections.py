@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import resource
@@ -11,11 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
+from bertsmith.inference.server.bodies import Bodies
 from bertsmith.inference.server.connection import HEAD_BYTES
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.serve import _listener
@@ -153,6 +156,26 @@ def test_where_bodies_have_too_many_bytes_the_slowest_are_cut(served_models: dic
             cut = [client for client in clients if is_cut_with_429(client)]
             assert 100 - 64_000 // 900 <= len(cut) <= 100 - 64_000 // 900 + 5
             assert {served.ask(PATH, ONE)[0] for _ in range(5)} == {200}
+
+
+def test_of_bodies_that_have_too_many_bytes_the_one_that_comes_slowest_is_cut() -> None:
+    async def check() -> None:
+        bodies = Bodies(Limits(body_bytes=100))  # 6,400 of all
+
+        async def sent(size: int) -> None:
+            parts = [{"type": "http.request", "body": b"x" * size, "more_body": True}]
+
+            async def receive() -> dict[str, Any]:
+                return parts.pop() if parts else await asyncio.Future()
+
+            async with bodies.read(receive):
+                pass
+
+        slow, *others = (asyncio.create_task(sent(size)) for size in (50, *[99] * 64, 60))
+        done, _ = await asyncio.wait((slow, *others), return_when=asyncio.FIRST_COMPLETED)
+        assert (done, slow.exception().status) == ({slow}, 429)
+
+    asyncio.run(check())
 
 
 def is_cut_with_429(client: socket.socket) -> bool:

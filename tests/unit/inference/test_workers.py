@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,9 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.parts.folder import PartsFolder
-from bertsmith.inference.parts.part import PartWork
-from bertsmith.inference.parts.workers import _Log, _serve, processes
-from bertsmith.tasks.reading.records import Columns
+from bertsmith.inference.parts.part import Part, PartWork
+from bertsmith.inference.parts.workers import Processes, _Log, _serve, _Worker, processes
+from bertsmith.tasks.reading.records import Columns, RowReader
 
 
 class Work(PartWork):
@@ -55,3 +58,26 @@ def test_a_worker_that_cannot_be_started_is_named(tmp_path: Path, monkeypatch: p
         processes(lambda device: Work(), ["cpu", "cpu"], PartsFolder(tmp_path / "out.jsonl"), "stop"),
     ):
         pass
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_of_several_faults_the_first_one_in_the_file_is_told(is_read: bool) -> None:
+    """Whichever comes first: that of a later part, or of what cannot be read."""
+    (one, of_one), (two, of_two) = multiprocessing.Pipe(), multiprocessing.Pipe()
+    both = [_Worker(name, None, pipe) for name, pipe in (("one", one), ("two", two))]  # type: ignore[arg-type]
+    workers = Processes(both, (Columns(), RowReader, {}))
+
+    def parts() -> Iterator[Part]:
+        yield Part(0, 0, [])
+        if not is_read:
+            raise BertsmithError("not read")
+        yield Part(1, 1, [])
+
+    def answer() -> None:
+        of_two.send(BertsmithError("second"))
+        time.sleep(0.2)
+        of_one.send(BertsmithError("first"))
+
+    threading.Thread(target=answer).start()
+    with pytest.raises(BertsmithError, match="first"):
+        list(workers.run(parts()))
