@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +188,14 @@ def test_options_that_cannot_be_met_are_refused(model, tmp_path, monkeypatch, ca
     assert what in message
     assert "None" not in message
     assert [each.name for each in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+@pytest.mark.parametrize("last", ["word2", " "])
+def test_tokens_of_a_pipe_have_the_numbers_of_their_rows(model, monkeypatch, capsysbinary, last):
+    rows = "".join(json.dumps({"text": text}) + "\n" for text in (*["word1"] * 40, last))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(rows.encode())))
+    options = {"rows": RowOptions(part_rows=3), "vectors": VectorOptions(layers=(-1,))}
+    with nullcontext() if last.strip() else pytest.raises(BertsmithError, match="is empty"):
+        embed_file(model, "-", "-", **options, **CPU)
+    found = [json.loads(line)["linex_index"] for line in capsysbinary.readouterr().out.splitlines()]
+    assert found == list(range(41 if last.strip() else 40))
