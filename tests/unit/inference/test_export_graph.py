@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from bertsmith.inference.backends.engines import open_graph
+from bertsmith.base.errors import BertsmithError
+from bertsmith.inference.backends.engines import Feed, open_graph
 from bertsmith.inference.backends.exported import graph_in
-from bertsmith.inference.export.export import ExportOptions, export
+from bertsmith.inference.export.check import check
+from bertsmith.inference.export.export import ExportOptions, export, exported_model
 from made_heads import made_head, needs_engines
 from made_rows import CONFIG
 
@@ -34,10 +37,28 @@ def test_rows_that_no_model_reads_get_no_numbers(kind: str, engine: str, tmp_pat
     }
     for precision in ("fp32", "int8"):
         run = open_graph(graph_in(tmp_path / "out", engine, precision))
-        assert all(np.isfinite(each).all() for each in run(usual).values())
+        first = run(usual)
+        kept = {name: each.copy() for name, each in first.items()}
+        assert all(np.isfinite(each).all() for each in kept.values())
         for name, feed in unread.items():
             if engine == "onnx" and "below" not in name:
                 with pytest.raises(Exception, match="out of data bounds"):
                     run(feed)
             else:
                 assert all(np.isnan(each).all() for each in run(feed).values()), (name, precision)
+        assert all(np.array_equal(first[name], each) for name, each in kept.items()), "as it was"
+
+
+@pytest.mark.parametrize(("kind", "fault"), [("classify", 1.0), ("classify", np.nan), ("tag", 1.0)])
+def test_a_graph_that_differs_is_told_with_the_length_at_which_it_does(kind: str, fault: float, tmp_path: Path) -> None:
+    folder = made_head(kind, tmp_path / "model")
+    export(folder, tmp_path / "out", ExportOptions("onnx", few_lengths=True))
+    run = open_graph(graph_in(tmp_path / "out", "onnx", "fp32"))
+
+    def wrong(feed: Feed) -> dict[str, Any]:
+        found = run(feed)
+        found["logits"][feed["attention_mask"].sum(1) == 7] += fault
+        return found
+
+    with pytest.raises(BertsmithError, match=r"at length 7 logits is (nan|1|0\.\d+) from PyTorch's"):
+        check(wrong, exported_model(folder, ExportOptions()), range(1, 12))

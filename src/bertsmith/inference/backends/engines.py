@@ -97,9 +97,9 @@ def _open_openvino(graph: Graph) -> Run:
     names = [(place, name) for place, output in enumerate(request.model_outputs) for name in output.names]
 
     def run(feed: Feed) -> dict[str, NDArray[np.float32]]:
-        with alone:  # its own outputs are overwritten by the next run, also of another thread
-            copies = [each.copy() for each in request.infer(dict(feed)).to_tuple()]
-        return {name: copies[place] for place, name in names}
+        with alone:  # a request has one run at a time
+            found = request.infer(dict(feed)).to_tuple()  # copies of its own outputs, which the next run overwrites
+        return {name: found[place] for place, name in names}
 
     return run
 
