@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.backends.engines import Feed, open_graph
 from bertsmith.inference.backends.exported import graph_in
-from bertsmith.inference.export.check import check
+from bertsmith.inference.export.check import check, checked_lengths
 from bertsmith.inference.export.export import ExportOptions, export, exported_model
+from bertsmith.inference.export.nodes import Nodes
 from made_heads import made_head, needs_engines
 from made_rows import CONFIG
 
@@ -62,3 +64,19 @@ def test_a_graph_that_differs_is_told_with_the_length_at_which_it_does(kind: str
 
     with pytest.raises(BertsmithError, match=r"at length 7 logits is (nan|1|0\.\d+) from PyTorch's"):
         check(wrong, exported_model(folder, ExportOptions()), range(1, 12))
+
+
+@pytest.mark.parametrize("most", [1, 2, 31, 50, 511, 512])
+def test_the_longest_rows_are_among_those_that_are_compared(most: int) -> None:
+    few = checked_lengths(most, few=True)
+    assert checked_lengths(most, few=False) == list(range(1, most + 1))
+    assert (few[0], few[-1], few) == (1, most, sorted(set(few)))
+
+
+def test_each_column_of_a_map_in_int8_has_a_scale_of_its_own() -> None:
+    nodes = Nodes("weights")
+    weight = np.array([[0.5, -1.0], [100.0, 3.0]], dtype=np.float32)  # as in torch: a row for each number of the result
+    nodes.linear("x", weight, np.zeros(2, dtype=np.float32), "map")
+    made = {each.name: numpy_helper.to_array(each) for each in nodes.model(["x"], {}).graph.initializer}
+    assert made["map.weight_int8"].T.tolist() == [[64, -127], [127, 4]]
+    assert np.allclose(made["map.weight_scales"] * 127, [1, 100])
