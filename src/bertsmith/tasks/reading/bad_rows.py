@@ -21,8 +21,8 @@ BadRow = tuple[BertsmithError, Any]
 Report = Callable[[BertsmithError, Any], None]
 """Is given a bad row."""
 SHOWN = 5
-_OF_THE_ROW = re.compile("[0-9]+|'[^']*'")
-"""What a fault has of its row: numbers and cells."""
+_OF_THE_ROW = re.compile("(column '[^']*')|[0-9]+|'[^']*'")
+"""What a fault has of its row: numbers and cells. The group is what stays: which column it is of."""
 NOT_UTF8 = "not UTF-8"
 BAD_SHARE = 0.5
 """The largest share of the rows of a file that is left out unless another one is given."""
@@ -133,7 +133,7 @@ def refusal(bad: Sequence[BadRow], good: int, name: str | Path, fix: str) -> Ber
     """An error that counts bad rows and names the first of them. Where all rows have the same fault, it is one of the
     file or of how it is read, and `fix`, which is for a few rows, is left out."""
     first = [in_words(error) for error, _ in bad[:SHOWN]]
-    if not good and len(bad) > 1 and len({_OF_THE_ROW.sub("", error.what) for error, _ in bad}) == 1:
+    if not good and len(bad) > 1 and len({_OF_THE_ROW.sub(r"\1", error.what) for error, _ in bad}) == 1:
         what = listed(f"{len(bad):,} of {len(bad):,} rows cannot be used, all for the same reason", first[:1])
         return BertsmithError(what, name, bad[0][0].fix or "correct the file, or the flags that say how it is read")
     what = listed(f"{len(bad):,} of {len(bad) + good:,} rows cannot be used", first, len(bad))

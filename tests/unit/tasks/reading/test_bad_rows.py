@@ -237,6 +237,8 @@ def test_a_fault_of_all_rows_is_told_once_and_no_row_is_to_be_removed(tmp_path):
         read_records(path)
     assert "correct or remove these rows" in caught.value.fix, "which have faults of their own"
     assert "--skip-bad-rows" not in caught.value.fix, "which never leaves out all rows"
+    with pytest.raises(BertsmithError, match=r"(?s)rows cannot be used:.*'text' is empty.*'text_b' is empty"):
+        read_records([{"text": "", "text_b": "b"}, {"text": "a", "text_b": ""}], reader=Embed)
 
 
 def test_a_wrong_column_is_not_taken_for_bad_rows(tmp_path):
