@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.locks import locked
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.cli import main
-from bertsmith.inference.parts import workers
+from bertsmith.inference.parts import folder, workers
 from bertsmith.inference.parts.folder import PartsFolder
 from bertsmith.inference.parts.run import RowOptions
 from bertsmith.inference.predict_file import predict_file
@@ -236,3 +237,17 @@ def test_parts_of_an_earlier_state_are_refused_together(model, tmp_path):
         predict_file(model, source, out, rows=RowOptions(part_rows=10, resume=True), device="cpu")
     assert refused.value.where == str(parts)
     assert refused.value.fix == "give the command as it was, or delete this folder to begin anew"
+
+
+def test_parts_that_another_process_joins_while_they_are_looked_at_are_none(model, tmp_path, monkeypatch):
+    source, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"text": "word1 [MASK]"}\n' * 20 + "broken\n")
+    with pytest.raises(BertsmithError, match="not JSON"):
+        predict_file(model, source, out, rows=RowOptions(part_rows=10), device="cpu")
+
+    def locked_late(path, **kwargs):
+        PartsFolder(out).remove()
+        return locked(path, **kwargs)
+
+    monkeypatch.setattr(folder, "locked", locked_late)
+    PartsFolder(out).refuse_to_begin(resume=False)

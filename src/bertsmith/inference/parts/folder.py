@@ -61,8 +61,7 @@ class PartsFolder:
         Raises BertsmithError where parts are there and are not to be continued, or were made from something else.
         """
         with locked(self.path, doing=_DOING):
-            if not resume and self.finished_parts():
-                raise self._not_resumed()
+            self._refuse_parts(resume)
             if self.finished_parts():
                 self._check(made_from)
             else:
@@ -79,12 +78,13 @@ class PartsFolder:
         """Raises BertsmithError where parts are there and are not to be continued, or another process writes them."""
         if not resume and self.finished_parts():
             with locked(self.path, doing=_DOING):  # the message says to delete them
-                raise self._not_resumed()
+                self._refuse_parts(resume)
 
-    def _not_resumed(self) -> BertsmithError:
-        what = f"finished parts of an earlier run are there ({self.finished_parts():,} of them)"
-        fix = "" if self._piped else "continue it with --resume, or "
-        return BertsmithError(what, self.path, f"{fix}delete this folder to begin anew")
+    def _refuse_parts(self, resume: bool) -> None:
+        if not resume and (parts := self.finished_parts()):
+            what = f"finished parts of an earlier run are there ({parts:,} of them)"
+            fix = "" if self._piped else "continue it with --resume, or "
+            raise BertsmithError(what, self.path, f"{fix}delete this folder to begin anew")
 
     def finished_parts(self) -> int:
         """How many there are."""
