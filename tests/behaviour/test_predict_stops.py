@@ -239,11 +239,13 @@ def test_parts_of_an_earlier_state_are_refused_together(model, tmp_path):
     assert refused.value.fix == "give the command as it was, or delete this folder to begin anew"
 
 
-def test_parts_that_another_process_joins_while_they_are_looked_at_are_none(model, tmp_path, monkeypatch):
+def test_parts_that_another_process_makes_or_joins_beside_this_one(model, tmp_path, monkeypatch):
     source, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
     source.write_text('{"text": "word1 [MASK]"}\n' * 20 + "broken\n")
     with pytest.raises(BertsmithError, match="not JSON"):
         predict_file(model, source, out, rows=RowOptions(part_rows=10), device="cpu")
+    with pytest.raises(BertsmithError, match="parts of an earlier run"), PartsFolder(out).held({}, resume=False):
+        pass  # which it made while this one loaded its model
 
     def locked_late(path, **kwargs):
         PartsFolder(out).remove()
