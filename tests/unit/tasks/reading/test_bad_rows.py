@@ -185,6 +185,12 @@ def test_a_column_that_is_named_is_wanted_of_every_row(column):
         RowReader.record(rows[1], columns, True, "row 2")
 
 
+def test_texts_for_vectors_need_no_second_text_whatever_column_a_model_learned_it_from():
+    rows = [{"text": "a"}, {"text": "a", "other": "b"}]
+    found = read_records(rows, Columns(text_b="other"), labelled=False, reader=Embed)
+    assert [each.text_b for each in found] == [None, "b"]
+
+
 def test_an_empty_text_b_is_no_second_text():
     for empty in ("", None):
         assert read_records([{"text": "a", "text_b": empty, "label": "x"}])[0].text_b is None
