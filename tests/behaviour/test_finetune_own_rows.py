@@ -262,7 +262,7 @@ IDS = "text,label\n" + "".join(f"word{number % 30} word{number // 30},id{number}
         (IDS.replace("id", ""), IDS, [], "if these are ids, another column with --columns.label"),
         ("text,label\n,praise\n,blame\n", None, ["--skip-bad-rows=bad.jsonl"], "2 of 2 rows cannot be used"),
         (TABLE + ",praise\n" * 101, None, ["--skip-bad-rows=bad.jsonl"], "101 of 201 rows cannot be used"),
-        (TABLE, PRAISE.split("\n", 1)[1], [], "no column of the training rows; theirs are: word0 lovely"),
+        (TABLE, PRAISE.split("\n", 1)[1], [], "no column of the training rows; they have: word0 lovely"),
         (TABLE.split("\n", 1)[1], None, [], "the first line looks like a row"),
         (TABLE, PRAISE, ["--dev-share=0.1"], "give --dev or --dev-share, not both"),
         (TABLE, None, ["--dev-share=1.5"], "dev_share is 1.5"),

@@ -32,7 +32,7 @@ def read_parts(
         names = first if part == "train" else first_columns(source, columns, skipped)
         if columns.header and first and names and not set(names) & set(first):
             line = " | ".join(names)[:200]
-            what = f"the {part} rows have no column of the training rows; theirs are: {line}"
+            what = f"the {part} rows have no column of the training rows; they have: {line}"
             fix = f"name its columns as those of the training rows (of a table, in its first line): {', '.join(first)}"
             raise BertsmithError(what, name_of_part(source, part), fix)
     parts = {

@@ -169,7 +169,7 @@ def test_a_part_without_the_line_of_names_is_told_from_a_missing_column(tmp_path
     assert caught.value.where == str(tmp_path / "dev.csv")
     assert "its first line): text, label" in caught.value.fix
     (tmp_path / "dev.jsonl").write_text('{"note": "c", "urgency": "1"}\n')
-    with pytest.raises(BertsmithError, match=r"theirs are: note \| urgency") as caught:
+    with pytest.raises(BertsmithError, match=r"they have: note \| urgency") as caught:
         parts(tmp_path / "train.csv", dev=tmp_path / "dev.jsonl")
     assert caught.value.fix.startswith("name its columns as those"), "a line of names would spoil a file of JSON"
     (tmp_path / "dev.csv").write_text("body,label\nd,2\n")
