@@ -244,6 +244,8 @@ def test_parts_that_another_process_makes_or_joins_beside_this_one(model, tmp_pa
     source.write_text('{"text": "word1 [MASK]"}\n' * 20 + "broken\n")
     with pytest.raises(BertsmithError, match="not JSON"):
         predict_file(model, source, out, rows=RowOptions(part_rows=10), device="cpu")
+    with pytest.raises(BertsmithError, match="parts of an earlier run"):
+        PartsFolder(out).refuse_to_begin(resume=False)  # before a model is loaded
     with pytest.raises(BertsmithError, match="parts of an earlier run"), PartsFolder(out).held({}, resume=False):
         pass  # which it made while this one loaded its model
 
