@@ -127,6 +127,12 @@ def test_whole_words_are_those_chosen_one_by_one(data: st.DataObject) -> None:
     assert found.tolist() == expected
 
 
+def test_a_word_as_long_as_the_share_is_hidden_when_it_comes_first() -> None:
+    rows, places, counts = np.zeros(4, np.int64), np.arange(1, 5), np.array([2])
+    continues = np.array([False, True, False, False])
+    assert choose_words(rows, places, np.arange(4, dtype=np.uint64), counts, continues).tolist() == [0, 1]
+
+
 def test_words_are_hidden_whole_and_counts_are_exact() -> None:
     layout, ids, _, positions, _ = masked([128] * 500, np.arange(500), WORDS)
     assert len(positions) == 500 * 38

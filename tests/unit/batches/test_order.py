@@ -54,6 +54,19 @@ def test_an_epoch_has_every_instance_once_in_shuffled_windows_of_whole_shards() 
         begin += size
 
 
+@pytest.mark.usefixtures("small_windows")
+def test_equal_shards_and_windows_are_neither_cut_nor_shuffled_alike() -> None:
+    source = MemorySource({"train": [make_shard([[3] * 20] * 40)] * 12})
+    cut = make_order(source).epochs
+    assert len({cut.drawn(0, shard).instances.b_start.tobytes() for shard in range(12)}) == 12
+    whole = make_order(source, pairs=PairSettings(short_sequences=0.0, single=True))
+    windows = [len(members) for members in whole.epoch(0).windows]
+    assert len(windows) > 1
+    assert len(set(windows)) == 1
+    found = whole.instances(0, whole.epoch(0).size).instances
+    assert len({part.tobytes() for part in np.split(found, len(windows))}) == len(windows)
+
+
 def test_lengths_are_those_of_the_instances() -> None:
     ours = make_order()
     references = ours.instances(0, ours.epoch(0).size + 40)

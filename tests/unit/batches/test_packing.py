@@ -34,6 +34,7 @@ def test_a_batch_is_its_instances_one_behind_the_other(seed: int, rows: int) -> 
     unhidden = batch.input_ids.copy()
     unhidden[batch.masked_positions] = batch.masked_labels
     assert batch.layout.sequences == rows
+    assert not np.isin(batch.masked_labels, [SPECIAL.cls, SPECIAL.sep]).any()
     for part in parts:
         for row, i in zip(part.rows, part.chosen, strict=True):
             of = part.instances
@@ -51,6 +52,7 @@ def test_a_batch_is_its_instances_one_behind_the_other(seed: int, rows: int) -> 
 def test_single_segments_have_one_separator_and_no_label(seed: int, rows: int, rate: float) -> None:
     parts, masking = make_parts(seed, rows, single=True), MaskingSettings(rate, special_pieces=2)
     batch = pack(parts, SPECIAL, masking)
+    assert not np.isin(batch.masked_labels, [SPECIAL.cls, SPECIAL.sep]).any()
     unhidden = batch.input_ids.copy()
     unhidden[batch.masked_positions] = batch.masked_labels
     for part in parts:

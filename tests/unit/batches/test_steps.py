@@ -14,6 +14,7 @@ from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch
+from bertsmith.batches.pairs import PairSettings
 from bertsmith.batches.steps import StepBuilder, held_out_batches
 from made_shards import MemorySource, make_shard, make_source
 
@@ -79,6 +80,15 @@ def test_what_a_step_holds_depends_on_neither_ranks_nor_micro_batches(
         (whole.counts["masked"], whole.counts["next_sentence"], whole.tokens, whole.where)
     }
     assert len({len(step.micro_batches) for step in steps}) == 1, "ranks that wait for each other take as many"
+
+
+def test_no_two_instances_are_masked_alike() -> None:
+    """Neither of one shard, nor of two that are equal, nor one instance in two epochs."""
+    source, single = MemorySource({"train": [make_shard([[62] * 30])] * 2}), PairSettings(0.0, 0.0, single=True)
+    order = Order(Epochs(source, seed=3, phase=1, sequence_length=64, pairs=single))
+    (batch,) = StepBuilder(order, 120, MaskingSettings(special_pieces=2), 1_000_000).build(0).micro_batches
+    assert set(batch.layout.lengths.tolist()) == {64}
+    assert len(np.unique(batch.masked_positions.reshape(120, -1) % 64, axis=0)) == 120
 
 
 def test_ranks_get_about_the_same_work() -> None:

@@ -43,6 +43,7 @@ def test_old_rows_keep_their_bits_and_new_ones_are_means() -> None:
         for row, parts in ((3, [5, 6]), (20, [1]), (21, [7, 7, 9]), (22, [0, 19]), (23, list(range(20)))):
             torch.testing.assert_close(new[row], sum(old[part] for part in parts) / len(parts), rtol=1e-5, atol=1e-7)
     assert model.config.vocab_size == model.encoder.config.vocab_size == 24
+    assert model.encoder.embeddings.word.num_embeddings == 24
     assert all(torch.equal(each, model.state_dict()[name]) for name, each in others.items())
     assert all(each.requires_grad for each in model.parameters())
     with pytest.raises(ValueError, match="2 of them"):
