@@ -77,6 +77,7 @@ def test_band_hashes_are_those_of_equal_bands() -> None:
     hashes = band_hashes(signatures, 10)
     assert (hashes[0] == hashes[1]).tolist() == [True, True] + [False] * 10
     assert len(np.unique(hashes)) == 22
+    assert len(np.unique(band_hashes(np.zeros_like(signatures), 10))) == 12, "equal values are no equal bands"
 
 
 def near_copies(folder: Path, parts: Sequence[np.ndarray], threshold: float, ranges: int = 1) -> list[list[int]]:
@@ -124,6 +125,12 @@ def test_a_copy_of_a_copy_that_is_unlike_what_is_kept_stays(tmp_path: Path) -> N
         chain[-1][20 * step : 20 * step + 20] = draw.integers(0, 2**32, 20, dtype=np.uint32)
     found = near_copies(tmp_path, [np.array(chain)], 0.8)
     assert [row[1:4] for row in found] == [[10, 0, 0], [30, 0, 20]]
+
+
+def test_documents_that_agree_in_the_threshold_are_near_copies(tmp_path: Path) -> None:
+    first, half, less = np.random.default_rng(0).integers(0, 2**32, (3, PERMUTATIONS), dtype=np.uint32)
+    half[:64], less[:63] = first[:64], first[:63]
+    assert near_copies(tmp_path, [np.array([first, half, less])], 0.5) == [[0, 10, 0, 0, 500]]
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.integers(1, 3))

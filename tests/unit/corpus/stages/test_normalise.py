@@ -84,6 +84,7 @@ def test_line_breaks_mean_what_the_kind_says() -> None:
         "Next",
     ]
     assert sentences_of(text, "sentence", "en", changed) == ["A heading", "Mr. Smith went", "home. He slept.", "Next"]
+    assert sentences_of("A heading\n \t\nNext", "wrap", "en", changed) == ["A heading", "Next"]
     assert not changed
 
 
