@@ -165,7 +165,8 @@ def test_wrong_searches_are_one_message(
 def test_near_copies_are_dropped_and_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
     first, other = sentence(1, 200), sentence(2, 200)
     near = first.replace(first.split()[100], "badak", 1)
-    lines = [other, first, sentence(3, 200), near.upper(), other]
+    wordless = ["* " * 20, "-=" * 20]  # in which nothing is alike, as there is no word
+    lines = [other, first, sentence(3, 200), near.upper(), other, *wordless]
     source = write_lines(tmp_path / "text.txt", lines)
     corpus = prepare(source, tmp_path / "near", tokenizer=tokenizer, options=options(near_duplicates=True))
     assert dropped(corpus) == {COPY: 1, NEAR: 1}

@@ -91,6 +91,14 @@ def test_no_two_instances_are_masked_alike() -> None:
     assert len(np.unique(batch.masked_positions.reshape(120, -1) % 64, axis=0)) == 120
 
 
+def test_a_step_is_masked_at_its_own_rate() -> None:
+    moving = MaskingSettings(rate=0.5, final_rate=0.1, run_steps=5)
+    for number, rate in ((0, 0.5), (4, 0.1)):
+        step = StepBuilder(ORDER, 40, moving, 1_000_000).build(number)
+        assert len(step.micro_batches[0].masked_labels) == step.totals.masked
+        assert step.totals.masked == pytest.approx(rate * step.tokens, rel=0.05)
+
+
 def test_ranks_get_about_the_same_work() -> None:
     tokens = [
         sum(batch.layout.tokens for batch in builder(200, 1000, rank, 4).build(0).micro_batches) for rank in range(4)

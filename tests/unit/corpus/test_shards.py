@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
-from bertsmith.corpus.shards import Corpus, shard_file, verify, write_shard
+from bertsmith.corpus.shards import Corpus, shard_file, verify, write_arrays, write_shard
+from bertsmith.corpus.stages.assemble import plan_shards
 from bertsmith.tokens.special_ids import token_dtype
 from bertsmith.tokens.vocabulary import train_vocabulary
 
@@ -158,3 +159,18 @@ def test_a_shard_keeps_ids_sentences_and_documents(
     for written, found in zip(arrays, read, strict=True):
         assert np.array_equal(written, found)
         assert written.dtype == found.dtype
+
+
+@given(st.lists(st.lists(st.integers(1, 90), max_size=6), min_size=1, max_size=4), st.integers(20, 200))
+def test_a_plan_has_every_document_once_in_order_and_two_a_shard(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[list[int]], shard_tokens: int
+) -> None:
+    parts = [tmp_path_factory.mktemp("part") for _ in lengths]
+    for part, each in zip(parts, lengths, strict=True):
+        tokens, sentences = np.zeros(sum(each), np.uint16), np.array(each, np.uint16)
+        write_arrays(part, "train", (tokens, sentences, np.ones(len(each), np.uint32)))
+    planned = plan_shards(parts, "train", sum(map(sum, lengths)), shard_tokens)
+    found = [[(each.part, place) for each in shard for place in range(each.first, each.last)] for shard in planned]
+    wanted = [(part, place) for part, each in zip(parts, lengths, strict=True) for place in range(len(each))]
+    assert [each for shard in found for each in shard] == wanted
+    assert len(wanted) < 2 or min(map(len, found)) >= 2

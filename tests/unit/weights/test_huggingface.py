@@ -162,6 +162,7 @@ def test_every_problem_is_in_one_message(folder):
         tensors["bert.encoder.layer.2.output.dense.bias"] = torch.zeros(8)
         tensors["cls.predictions.bias"] = torch.zeros(40, dtype=torch.int64)
         tensors.pop("cls.seq_relationship.bias")
+        tensors["cls.predictions.weight"] = torch.zeros(8)
 
     edit(folder, change)
     with pytest.raises(BertsmithError) as caught:
@@ -174,6 +175,7 @@ def test_every_problem_is_in_one_message(folder):
         "unexpected: bert.encoder.layer.2.output.dense.bias",
         "kind:       cls.predictions.bias holds torch.int64",
         "missing:    cls.seq_relationship.bias",
+        "unexpected: cls.predictions.weight",
     ):
         assert line in caught.value.what
     assert caught.value.where.endswith("model.safetensors")
