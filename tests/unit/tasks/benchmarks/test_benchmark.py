@@ -13,6 +13,27 @@ NAMES = (
     "cola sst2 mrpc stsb qqp mnli qnli rte wnli ax squad1 squad2 swag codah wnut17 conll2003 chemprot "
     "bc5cdr-chemical bc5cdr-disease"
 )
+# (rows of a step, rate, epochs, share of warm-up) of the sources that the head of benchmarks.yaml names, for benchmarks
+# that are trained by them. A wrong one would cost points of a score and nothing else would tell.
+GLUE = "cola sst2 mrpc stsb qqp mnli qnli rte wnli"
+PUBLISHED = {
+    "google": {
+        **dict.fromkeys(GLUE.split(), (32, 2e-5, 3, 0.1)),
+        "squad1": (12, 3e-5, 2, 0.1),
+        "squad2": (24, 3e-5, 2, 0.1),
+        "swag": (16, 2e-5, 3, 0.1),
+        **dict.fromkeys(("wnut17", "conll2003"), (32, 5e-5, 3, 0.1)),
+    },
+    "nvidia": {
+        **dict.fromkeys(("cola", "mnli", "chemprot"), (128, 2.4e-5, 3, 0.1)),
+        "sst2": (1024, 1e-5, 3, 0.1),
+        "mrpc": (128, 1.8e-5, 3, 0.3),
+        "squad1": (256, 4.6e-5, 2, 0.2),
+        "swag": (12, 5e-6, 2, 0.1),
+        **dict.fromkeys(("bc5cdr-chemical", "bc5cdr-disease"), (128, 5e-5, 10, 0.1)),
+    },
+    "authors": {"codah": (16, 2e-5, 3, 0.1)},
+}
 SMALL = """
 toy:
   title: A toy
@@ -60,6 +81,27 @@ def test_the_order_of_labels_is_the_references():
     assert found["qnli"] == found["rte"] == ("entailment", "not_entailment")
     assert found["cola"] == found["sst2"] == found["mrpc"] == found["qqp"] == found["wnli"] == ("0", "1")
     assert found["chemprot"] == ("CPR:3", "CPR:4", "CPR:5", "CPR:6", "CPR:9", "false")
+
+
+def test_hyper_parameters_rules_and_metrics_are_the_published_ones():
+    names = ("batch", "learning_rate", "epochs", "warmup")
+    found: dict = {source: {} for source in PUBLISHED}
+    for name, each in benchmarks().items():
+        for source, values in each.hyper_parameters.items():
+            assert set(values) == set(names)
+            found[source][name] = tuple(values[key] for key in names)
+    assert found == PUBLISHED
+    assert next(iter(benchmarks()["squad1"].hyper_parameters)) == "google", "they fit one device"
+    squad = {"max_length": 384, "doc_stride": 128, "max_query_length": 64, "n_best": 20, "max_answer_length": 30}
+    special = {name: {**squad, "unanswerable": name == "squad2"} for name in ("squad1", "squad2")}
+    special["chemprot"] = {"max_length": 512, "negative_label": "false"}
+    special |= {name: {"max_length": 128, "positive": "1"} for name in ("mrpc", "qqp")}
+    metrics = {"mrpc": "accuracy binary_f1", "stsb": "pearson spearman", "mnli": "accuracy mismatched_accuracy"}
+    metrics |= {"cola": "matthews", "ax": "matthews", "qqp": metrics["mrpc"], "chemprot": "micro_f1"}
+    by_kind = {"classify": "accuracy", "choice": "accuracy", "qa": "f1 exact_match", "tag": "entity_f1"}
+    for name, each in benchmarks().items():
+        assert each.settings == special.get(name, {"max_length": 128}), name
+        assert " ".join(each.metrics) == metrics.get(name, by_kind.get(each.kind)), name
 
 
 def test_hyper_parameters_come_from_a_source_that_is_named():
