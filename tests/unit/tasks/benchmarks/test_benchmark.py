@@ -161,6 +161,23 @@ def test_a_fold_is_a_folder_of_its_own(tmp_path):
         benchmarks()["mrpc"].find(tmp_path, ("train",), fold=1)
 
 
+def test_columns_are_those_of_the_files_in_the_order_of_the_reference():
+    """Where two columns are exchanged, or one is left out, a model learns all the same, and worse or other things."""
+    expected = {
+        "cola": "4 - 2", "sst2": "sentence - label", "mrpc": "#1 String #2 String Quality",
+        "stsb": "sentence1 sentence2 score", "qqp": "question1 question2 is_duplicate",
+        "mnli": "sentence1 sentence2 gold_label", "qnli": "question sentence label",
+        "rte": "sentence1 sentence2 label", "wnli": "sentence1 sentence2 label", "ax": "Premise Hypothesis Label",
+        "swag": "sent1 sent2 label", "codah": "2 - 7", "chemprot": "sentence - label",
+    }  # fmt: skip
+    found = {name: each.columns_of("dev") for name, each in benchmarks().items() if each.columns}
+    read = {name: [each.get(key, "-") for key in ("text", "text_b", "label")] for name, each in found.items()}
+    assert {name: " ".join(each) for name, each in read.items()} == expected
+    assert {name for name, each in found.items() if each["quoted"]} == {"swag", "chemprot"}
+    in_test = benchmarks()["ax"].columns_of("test")
+    assert (in_test["text"], in_test["text_b"]) == ("sentence1", "sentence2")
+
+
 def test_a_test_file_may_have_other_columns():
     cola = benchmarks()["cola"]
     assert cola.columns_of("train") == {"text": "4", "label": "2", "header": False, "quoted": False}
