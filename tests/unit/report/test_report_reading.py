@@ -219,6 +219,45 @@ def test_errors_of_numbers_are_called_by_their_usual_names(tmp_path: Path) -> No
         assert f"{name}: numbers" in shown.tables
 
 
+def test_charts_are_in_the_units_that_their_titles_name(tmp_path: Path) -> None:
+    lines = [train_record(step, data_wait_share=0.05 * step, memory_bytes=(4 - step) * 1e9) for step in (1, 2, 3)]
+    found = shown(write_run(tmp_path / "run", lines))
+    numbers = {
+        "Time spent waiting for data, %": ["3", "5 at 1", "5 at 1", "15 at 3", "15 at 3"],
+        "Memory of the first rank, the most so far, GB": ["3", "3 at 1", "1 at 3", "3 at 1", "1 at 3"],
+    }
+    for title, expected in numbers.items():
+        assert found.tables[f"{title}: numbers"][1][1:] == expected
+    totals = found.column("Final figures")
+    assert totals["mean tokens per second"] == "50"
+    assert totals["mean data wait share"] == "10.00%"
+
+
+def test_what_frequencies_reach_stands_beside_its_own_figure_of_a_run_alone(tmp_path: Path) -> None:
+    beside = {"most_frequent_accuracy": 0.05, "most_frequent_alphabetic_accuracy": 0.07}
+    figures = {"unigram_loss": 7.0, "masked_loss": 6.0, "masked_accuracy": 0.1, "masked_accuracy_alphabetic": 0.2}
+    phases = [train_record(1, 1), train_record(2, 2), train_record(3, 2)]
+    measured = [{"kind": "evaluation", "step": step, "phase": 1, **figures, **beside} for step in (1, 3)]
+    measured[1] |= {"unigram_loss": 7.5}
+    runs = [write_run(tmp_path / name, [*phases, *measured]) for name in ("a", "b")]
+
+    def words(*folders: Path) -> dict[str, list[str]]:
+        charts = [each for each in shown(*folders).charts if each.get("role") == "img"]
+        return {each.findtext("title") or "": [text.text or "" for text in each.iter("text")] for each in charts}
+
+    page_of_one = shown(runs[0]).text
+    for name in ("by frequency alone (7.5)", "most frequent piece (0.05)", "most frequent piece (0.07)"):
+        assert page_of_one.count(name) >= 1
+    losses = page_of_one.index("by frequency alone (7.5)")
+    all_words = page_of_one.index("always the most frequent piece (0.05)")
+    alphabetic = page_of_one.index("always the most frequent piece (0.07)")
+    assert losses < page_of_one.index("Masked accuracy") < all_words < page_of_one.index("Masked accuracy alphabetic")
+    assert page_of_one.index("Masked accuracy alphabetic") < alphabetic
+    assert "by frequency alone" not in shown(*runs).text
+    assert [word for word in words(runs[0])["Loss, all together"] if word.startswith("phase")] == ["phase 2"]
+    assert not [word for word in words(*runs)["Loss, all together"] if word.startswith("phase")]
+
+
 def test_more_runs_than_a_page_holds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_run(tmp_path / "run", LINES)
     monkeypatch.setattr("bertsmith.report.report.MOST_BYTES", 5_000)
