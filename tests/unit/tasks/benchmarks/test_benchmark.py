@@ -178,6 +178,12 @@ def test_columns_are_those_of_the_files_in_the_order_of_the_reference():
     assert (in_test["text"], in_test["text_b"]) == ("sentence1", "sentence2")
 
 
+def test_a_file_that_other_rows_are_in_is_not_taken_for_a_part():
+    mnli, conll = benchmarks()["mnli"], benchmarks()["conll2003"]
+    assert mnli.submission == {"test": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"}
+    assert conll.layouts[0] == {"train": "eng.train", "dev": "eng.testa", "test": "eng.testb"}
+
+
 def test_a_test_file_may_have_other_columns():
     cola = benchmarks()["cola"]
     assert cola.columns_of("train") == {"text": "4", "label": "2", "header": False, "quoted": False}
