@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -260,6 +261,43 @@ def test_a_threshold_is_tuned_only_where_the_user_wants_it():
     answers = again.answers_of(logits, those, of_dev(task, those).sequences)
     assert [each["label"] for each in answers] == [each.label for each in those]
     assert answers[0]["score"] == pytest.approx(0.3)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_threshold_and_a_report_are_of_the_probabilities_that_are_answered(tmp_path):
+    """Those after the temperature, whether it is in the weights already or not."""
+    logits, those = two_classes()
+    logits = 4 * logits
+    task = Classify.of_records(those, FinetuneSettings(positive="rare", thresholds="tuned"))
+    tuned = task.tuned(logits, of_dev(task, those))
+    assert tuned.temperature > 2
+    assert tuned.evaluate(logits, of_dev(task, those))["binary_f1"] == 1
+    put = replace(tuned, in_weights=True)
+    for part in ("dev", "test"):
+        tuned.write(logits, of_dev(task, those, part), tmp_path / part / "beside")
+        put.write(logits / np.float32(tuned.temperature), of_dev(task, those, part), tmp_path / part / "within")
+        beside, within = (
+            json.loads((tmp_path / part / name / "calibration.json").read_text()) for name in ("beside", "within")
+        )
+        assert within["temperature"] == pytest.approx(beside["temperature"], rel=1e-3)
+        assert within["before"]["nll"] == pytest.approx(beside["before"]["nll"], rel=1e-3)
+        assert beside["fitted"] == pytest.approx(tuned.temperature)
+        assert beside["after"]["nll"] < beside["before"]["nll"]
+        table = json.loads((tmp_path / part / "within" / "intervals.json").read_text())["figures"]
+        assert table["binary_f1"]["value"] == 1
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_what_is_tuned_is_measured_on_rows_of_other_groups(tmp_path, said):
+    """All rare rows are of one group, so that nothing can be tuned for them on others."""
+    logits, those = two_classes()
+    task = Classify.of_records(those, FinetuneSettings(positive="rare", thresholds="tuned"))
+    assert task.cross_fitted(logits, of_dev(task, those))["binary_f1"] == 1
+    groups = [replace(each, group=each.label if row < 20 else "others") for row, each in enumerate(those)]
+    assert task.cross_fitted(logits, of_dev(task, groups))["binary_f1"] == 0
+    task.tuned(logits, of_dev(task, groups)).write(logits, of_dev(task, groups), tmp_path)
+    assert "of 3 folds" in said.text
+    assert "of 3 folds" in json.loads((tmp_path / "calibration.json").read_text())["remark"]
 
 
 def test_too_few_positive_rows_leave_the_threshold(caplog):
