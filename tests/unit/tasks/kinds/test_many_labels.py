@@ -1,5 +1,7 @@
 """Rows with any number of labels: how they are read, encoded, drawn, tuned and answered."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -243,6 +245,12 @@ def test_thresholds_are_tuned_stored_and_used(caplog):
     assert again.cells(first) == {**first, "labels": "a|b"}
     assert task.cells(first) == {**first, "labels": '["a", "b"]'}
     assert task_of(("a",), ("b",), thresholds="half").tuned(scores, those).thresholds == (0.5, 0.5)
+    assert tuned.cross_fitted(scores, those)["macro_f1"] > task.evaluate(scores, those)["macro_f1"]
+    # All rows with a are of one group: nothing can be tuned for it on others.
+    groups = [replace(each, group="one" if "a" in each.label else each.where) for each in those.records]
+    grouped = examples(task, groups)
+    assert tuned.cross_fitted(scores, grouped) == task.evaluate(scores, those)
+    assert task.tuned(scores, grouped) is task, "they do not raise the metric of other groups"
 
 
 def test_thresholds_that_lower_the_metric_are_taken_only_on_demand(caplog):
