@@ -140,6 +140,9 @@ def test_a_fine_tuning_run(runs: dict[str, Path], tmp_path: Path) -> None:
     assert [row[0].split()[0] for row in seeds[1:]] == ["42", "43", "mean", "deviation"]
     for row, seed in zip(seeds[1:3], result["seeds"], strict=True):
         assert (row[1], row[2]) == (f"{seed['best_epoch']:g}", f"{seed['score']:.4g}")
+        (best,) = [each for each in seed["epochs"] if each["epoch"] == seed["best_epoch"]]
+        there, last = (each[result["metric"]] for each in (best["test"], seed["epochs"][-1]["dev"]))
+        assert row[3:] == [f"{there:.4g}", f"{last:.4g}"]
     assert seeds[3][2] == f"{result['mean']:.4g}"
     assert float(seeds[4][2]) == pytest.approx(result["standard_deviation"], rel=1e-3)
     assert len(found.tables["Folds of the training rows, after the last step"]) == 3

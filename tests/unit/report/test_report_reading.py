@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import size
 from bertsmith.report import report
 from bertsmith.report.page import page
 from bertsmith.report.parts import Limits
@@ -231,6 +232,7 @@ def test_charts_are_in_the_units_that_their_titles_name(tmp_path: Path) -> None:
     totals = found.column("Final figures")
     assert totals["mean tokens per second"] == "50"
     assert totals["mean data wait share"] == "10.00%"
+    assert totals["most memory, first rank"] == size(3e9), "the most, not the last"
 
 
 def test_what_frequencies_reach_stands_beside_its_own_figure_of_a_run_alone(tmp_path: Path) -> None:
