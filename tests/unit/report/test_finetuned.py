@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -62,6 +63,13 @@ def doubts_of(found: Parsed) -> list[list[str]]:
     return next(rows for name, rows in found.tables.items() if name.startswith("Likeliest label errors"))
 
 
+def assert_rising(chart: ElementTree.Element) -> None:
+    """Its curves go over the predictions, of which the parts are in order."""
+    for line in chart.iter("polyline"):
+        across = [float(point.split(",")[0]) for point in (line.get("points") or "").split()]
+        assert across == sorted(across)
+
+
 def test_a_classifier(shown: Callable[..., Parsed]) -> None:
     of = classified()
     found = shown(write_classes(of))
@@ -77,13 +85,18 @@ def test_a_classifier(shown: Callable[..., Parsed]) -> None:
     read = {row[0]: [0 if cell == "·" else int(cell) for cell in row[1:]] for row in matrix[1:]}
     assert read == {name: counts[at, order].tolist() for at, name in enumerate(shortened)}
     assert {attributes.get("title") for _, attributes in found.elements} > {NAMES[3]}
+    assert [row[-2:] for row in classes[1:]] == [[f"{counts[at].sum()}", f"{counts[:, at].sum()}"] for at in range(4)]
     assert found.column("Figures with 95% intervals")["accuracy"] == f"{np.mean(of.true == of.predicted):.4g}"
+    assert found.tables["Figures with 95% intervals"][0] == ["figure", "value", "from", "to"]
+    for _, value, low, high in found.tables["Figures with 95% intervals"][1:]:
+        assert float(low) < float(value) < float(high)
     (chart,) = [each for each in found.charts if (each.get("class") or "") == "chart"]
     assert len(list(chart.iter("polyline"))) == 3, "before, after, and the diagonal"
     colours = [(each.get("class") or "").split()[1] for each in chart.iter("g") if "line" in (each.get("class") or "")]
     assert colours[1:] == ["c1", "c0"], "orange before and blue after, as in calibration.png"
     bins = found.tables["Bins of the calibration"][1:]
     assert sum(int(row[2]) for row in bins if row[0] == "before") == 200
+    assert_rising(chart)
     doubts = doubts_of(found)
     assert len(doubts) == 1 + min(20, int((of.true != of.predicted).sum()))
 
@@ -98,7 +111,16 @@ def test_long_texts_are_shown_in_part_and_whole_on_demand_as_far_as_there_is_roo
 
 
 def test_many_classes_are_shortened_to_the_worst_and_that_is_told(shown: Callable[..., Parsed]) -> None:
-    found = shown(write_classes(classified(200, 1000)))
+    of = classified(200, 1000)
+    found = shown(write_classes(of))
+    right = of.true == of.predicted
+    counts = [np.bincount(each, minlength=200) for each in (of.true[right], of.predicted, of.true)]
+    f1 = 2 * counts[0] / np.maximum(counts[1] + counts[2], 1)
+    mistakes = counts[1] + counts[2] - 2 * counts[0]
+    matrix = found.tables["Confusion: a row a true label, a column a predicted one"]
+    for rows, figures in ((found.tables["Classes"], f1), (matrix, -mistakes)):
+        kept = np.isin(of.names, [row[0] for row in rows[1:]])
+        assert figures[kept].max() <= figures[~kept].min()
     assert "150 of 200 classes are shown: those with the lowest F1." in found.text
     assert "30 of 200 classes are shown: those with the most mistakes." in found.text
 
@@ -112,7 +134,9 @@ def test_rows_with_several_labels(shown: Callable[..., Parsed]) -> None:
     assert found.tables["Classes"][0][4] == "threshold"
     given = found.tables["Labels given"][1:]
     both = (true & (logits > 0)).sum(0)
-    assert [[row[0], int(row[1])] for row in given] == [[name, both[at]] for at, name in enumerate("abc")]
+    missed, wrong = (true & ~of.predicted).sum(0), (~true & of.predicted).sum(0)
+    expected = [[name, both[at], missed[at], wrong[at]] for at, name in enumerate("abc")]
+    assert [[row[0], *map(int, row[1:])] for row in given] == expected
     assert doubts_of(found)[0][:4] == ["where", "label", "given", "suggested"]
 
 
@@ -121,6 +145,7 @@ def test_numbers(shown: Callable[..., Parsed]) -> None:
     predicted = draw.normal(size=100)
     found = shown(lambda folder: report_numbers(folder, about(100), predicted, predicted + draw.normal(size=100) / 4))
     assert len(found.tables["Parts of the calibration"]) == 11
+    assert_rising(next(each for each in found.charts if each.get("class") == "chart"))
     assert doubts_of(found)[0] == ["where", "given", "suggested", "text", "difference", "deviations"]
 
 
