@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.tasks.embedding.folders import SentenceRules, folder_files, read_rules
+from bertsmith.tasks.embedding.folders import SentenceRules, folder_files, read_max_length, read_rules
 
 MEAN = {"embedding_dimension": 8, "pooling_mode": "mean", "include_prompt": True}
 OLD_CLS = {"word_embedding_dimension": 8, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
@@ -54,6 +54,9 @@ def test_the_length_is_its_own_or_the_tokenizers(tmp_path):
     assert read_rules(folder) == SentenceRules(unit=False, max_length=64)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 32, "do_lower_case": true}')
     assert read_rules(folder) == SentenceRules(unit=False, max_length=32, lowercase=True)
+    assert read_max_length(folder) == 64, "it is transformers' where sentence-transformers has not written it"
+    (folder / "config_sentence_transformers.json").write_text("{}")
+    assert read_max_length(folder) == 32
 
 
 @pytest.mark.parametrize(

@@ -310,5 +310,5 @@ def test_the_report_of_dev_rows_is_of_cross_fitted_thresholds(tmp_path):
     text = (tmp_path / "dev" / "per_class.json").read_text()
     assert "tuned on other rows" in text
     other = examples(task, those.records, "test")
-    task.write(scores, other, tmp_path / "test")
+    task.tuned(scores, those).write(scores, other, tmp_path / "test")
     assert "tuned on other rows" not in (tmp_path / "test" / "per_class.json").read_text()
