@@ -97,6 +97,7 @@ def test_a_classifier(shown: Callable[..., Parsed]) -> None:
     bins = found.tables["Bins of the calibration"][1:]
     assert sum(int(row[2]) for row in bins if row[0] == "before") == 200
     assert_rising(chart)
+    assert f"({'used' if calibrate(of.logits, of.true).kept else 'not used'})" in found.text
     doubts = doubts_of(found)
     assert len(doubts) == 1 + min(20, int((of.true != of.predicted).sum()))
 

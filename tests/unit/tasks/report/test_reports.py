@@ -159,6 +159,9 @@ def test_the_report_of_numbers(tmp_path):
     worst = read(tmp_path, "likely_label_errors.json")["likely_label_errors"][0]
     assert worst["where"] == "dev.csv:19"
     assert worst["deviations"] > 20
+    missed = true - predicted
+    deviation = 1.4826 * np.median(np.abs(missed - np.median(missed)))
+    assert worst["deviations"] == pytest.approx(missed[17] / deviation)
     assert worst["difference"] == pytest.approx(worst["given"] - worst["suggested"])
     parts = read(tmp_path, "calibration.json")["parts"]
     assert [each["rows"] for each in parts] == [20] * 10
@@ -296,6 +299,7 @@ def test_records_as_rows_of_a_report():
     found = about_records("test", plain)
     assert found.shown == [{"where": "f:2", "text": "a"}, {"where": "f:3", "id": "7", "text": "a", "text_b": "b"}]
     assert found.groups is None
-    grouped = [Record("a", None, "x", f"f:{line}", group=group) for line, group in enumerate(("g", None, "g"), 2)]
-    first, alone, again = about_records("test", grouped).groups
-    assert first == again != alone
+    grouped = [Record("a", None, "x", f"f:{line}", group=group) for line, group in enumerate(("g", None, "g", None), 2)]
+    first, alone, again, also_alone = about_records("test", grouped).groups
+    assert len({first, alone, again, also_alone}) == 3
+    assert first == again
