@@ -14,7 +14,7 @@ from scipy.stats import pearsonr, spearmanr
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.embedding.pooling import text_vectors
 from bertsmith.tasks.embedding.ranking import NO_TEXT
-from bertsmith.tasks.kinds.embed import Embed, by_row, short_numbers
+from bertsmith.tasks.kinds.embed import Embed, _far_off, by_row, short_numbers
 from bertsmith.tasks.reading.records import Columns, read_records
 from bertsmith.tasks.sequences import pack
 from bertsmith.tasks.settings import FinetuneSettings
@@ -247,3 +247,9 @@ def test_the_report_names_pairs_whose_text_comes_late(tmp_path: Path):
     assert '"rank": 3' in text
     assert "row 1" not in text
     assert '"mrr"' in (tmp_path / "intervals.json").read_text()
+
+
+def test_scores_far_from_the_place_of_their_cosine_are_doubts_the_farthest_first() -> None:
+    cosines, scores = np.array([0.1, 0.9, 0.2, 0.5]), np.array([5.0, 0.0, 2.0, 4.0])
+    found = [tuple(each.values()) for each in _far_off(cosines, scores)]
+    assert found == [(0, 5.0, 0.0, 5.0, 0.1), (1, 0.0, 5.0, -5.0, 0.9)], "row, given, suggested, difference, cosine"

@@ -133,10 +133,11 @@ def test_the_overlap_of_windows_changes_nothing_of_a_short_sentence() -> None:
 def test_answers_are_entities_by_characters_with_tags_where_words_were_given() -> None:
     task, made = examples(ROWS)
     scores = scores_of([["B-x", "I-x", "O", "I-y"], ["O", "B-x", "O"]], task, made, sure=3.0)
+    scores[made.sequences.slots[0][1], task.names.index("I-x")] = 2  # type: ignore[attr-defined]
     first, second = task.answers_of(scores, made.records, made.sequences)
-    sure = float(np.exp(3) / (np.exp(3) + 4))
+    sure, less = (float(np.exp(score) / (np.exp(score) + 4)) for score in (3, 2))
     assert [{**each, "score": round(each["score"], 5)} for each in first["entities"]] == [
-        {"label": "x", "start": 0, "end": 4, "text": "ab c", "score": round(sure, 5)},
+        {"label": "x", "start": 0, "end": 4, "text": "ab c", "score": round((sure + less) / 2, 5)},
         {"label": "y", "start": 9, "end": 10, "text": "g", "score": round(sure, 5)},
     ]
     assert first["tags"] == ["B-x", "I-x", "O", "B-y"]  # written as the entities are
