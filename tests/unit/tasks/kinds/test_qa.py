@@ -16,7 +16,7 @@ from bertsmith.model.initial import initialise
 from bertsmith.tasks.answering import best
 from bertsmith.tasks.answering.gold import Gold
 from bertsmith.tasks.answering.windows import Windows
-from bertsmith.tasks.kinds.qa import Qa, SpanModel, _losses
+from bertsmith.tasks.kinds.qa import Qa, SpanModel, _folds, _losses
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.sequences import pack
 from bertsmith.tasks.settings import FinetuneSettings
@@ -64,6 +64,28 @@ def test_the_loss_is_the_mean_of_two_cross_entropies_over_the_tokens_of_each_win
     ours = torch.autograd.grad(loss.loss, model.qa_outputs.weight)[0]
     theirs = torch.autograd.grad(expected, model.qa_outputs.weight)[0]
     torch.testing.assert_close(ours, theirs)
+    likeliest = torch.stack([scores.argmax(0) for scores in model(inputs).split([7, 10, 11, 7])])
+    assert float(Qa().loss(model, inputs, likeliest).right) == 4
+
+
+def test_what_a_teacher_shows_is_the_mean_of_starts_and_ends_over_the_tokens_of_each_window(model):
+    found = examples()
+    members, unit = found.members(np.arange(4))
+    inputs = pack(found.sequences, members, torch.device("cpu"), unit)
+    scores = model(inputs).detach()
+    teacher = torch.randn(scores.shape, generator=torch.Generator().manual_seed(1))
+    loss = Qa().distilled(scores, teacher, inputs, torch.from_numpy(found.targets), 2.0)
+    expected = 0.0
+    for ours, theirs in zip(scores.split([11, 10, 7, 7]), teacher.split([11, 10, 7, 7]), strict=True):
+        logs = [(each / 2).log_softmax(0) for each in (ours, theirs)]
+        expected += float(torch.nn.functional.kl_div(*logs, reduction="sum", log_target=True)) * 4 / 2
+    assert (float(loss.loss), int(loss.count)) == (pytest.approx(expected, rel=1e-5), 4)
+
+
+def test_questions_of_a_group_are_in_one_fold():
+    records = [replace(record("c"), group=str(number % 7)) for number in range(40)]
+    folds = _folds(records)
+    assert len({(each.group, fold) for each, fold in zip(records, folds.tolist(), strict=True)}) == 7
 
 
 def test_windows_are_units_and_their_targets_tokens():
