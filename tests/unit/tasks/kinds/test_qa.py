@@ -121,10 +121,10 @@ def test_figures_threshold_and_answers_agree(model):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_report_of_dev_rows_is_by_thresholds_of_other_questions(model, tmp_path):
+def test_a_report_of_dev_rows_is_by_thresholds_of_other_questions(tmp_path):
     task = Qa(doc_stride=4, unanswerable=True, tunes=True)
     found = examples(task)
-    scores = Runner(torch.device("cpu"), 64).scores(model, found.sequences, per_token=True)
+    scores = np.random.default_rng(5).normal(0, 3, (int(found.sequences.lengths.sum()), 2)).astype(np.float32)
     tuned = task.tuned(scores, found)
     for part in ("dev", "test"):
         tuned.write(scores, replace(found, part=part), tmp_path / part)
@@ -135,7 +135,7 @@ def test_a_report_of_dev_rows_is_by_thresholds_of_other_questions(model, tmp_pat
     assert "note" not in test
     for name in ("exact_match", "f1", "HasAns_f1", "NoAns_exact"):
         assert test["figures"][name]["value"] == pytest.approx(figures[name])
-    assert by_others["f1"] <= figures["f1"]
+    assert by_others["f1"] < figures["f1"]
     assert replace(task, tunes=False).cross_fitted(scores, found) == {}
 
 
