@@ -113,12 +113,13 @@ class Watch:
 
     def _talk(self) -> None:
         still = Stillness(2 * self._interval, time.monotonic())
-        number, rank = 0, self._place.rank
+        number, rank, said_done = 0, self._place.rank, False
         try:
             while True:
                 number += 1
                 over = self._finished.is_set()
                 self._store.set(f"beat/{rank}", DONE if over and rank else str(number))
+                said_done = over and rank > 0
                 verdict, *beats = self._store.multi_get([VERDICT, *(f"beat/{each}" for each in self._watched)])
                 self._answers += 1
                 seen = {each: beat.decode() for each, beat in zip(self._watched, beats, strict=True)}
@@ -127,7 +128,8 @@ class Watch:
                     return
                 self._finished.wait(self._interval) if not over else time.sleep(min(_HURRY_SECONDS, self._interval))
         except RuntimeError as error:  # the connection to the store is gone
-            self._lost(f"cannot be reached ({str(error).splitlines()[0]})")
+            if not said_done:  # once all are, the first rank may leave, with the store, before it has answered
+                self._lost(f"cannot be reached ({str(error).splitlines()[0]})")
 
     def _look(self, verdict: Verdict | None, still: Mapping[int, float], seen: Mapping[int, str]) -> None:
         if verdict is not None:

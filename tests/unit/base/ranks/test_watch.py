@@ -98,6 +98,35 @@ def test_a_rank_that_is_done_is_not_missed(store: Any) -> None:
     assert second_left.words.empty()
 
 
+class GoneOnceDone:
+    """A store whose host leaves as soon as the second rank is done, before it answers once more."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def clone(self) -> GoneOnceDone:
+        return GoneOnceDone(self._store.clone())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def multi_get(self, keys: list[str]) -> Any:
+        if self._store.get("beat/1").decode() == DONE:
+            raise RuntimeError("Connection reset by peer")
+        return self._store.multi_get(keys)
+
+
+def test_a_rank_that_is_done_does_not_miss_the_store_that_the_first_one_takes_along(store: Any) -> None:
+    second, left = watch(GoneOnceDone(store), rank=1)
+    second._finished.set()
+    end = time.monotonic() + PATIENCE
+    while second._threads[0].is_alive() and left.words.empty() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert left.words.empty()
+    assert store.get("beat/1").decode() == DONE
+    second.finish()
+
+
 def test_the_first_rank_stays_until_all_are_done(store: Any) -> None:
     first, left = watch(store, rank=0)
     first._finished.set()
