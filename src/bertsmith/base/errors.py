@@ -113,9 +113,9 @@ class TypeChecked:
 def check_class(value: object, kind: type, name: str) -> None:
     """Raises BertsmithError where an argument is neither None nor of its class. name: of the argument."""
     if value is not None and not isinstance(value, kind):
-        kinds = _PLAIN_WORDS.get(kind) or f"a {kind.__module__}.{kind.__name__}"
+        given = _PLAIN_WORDS.get(kind) or f"a {kind.__module__}.{kind.__name__}"
         what = f"{name} is {_shown(value)}, and not {wanted(kind)}"
-        raise BertsmithError(what, name, f"give {kinds}, or leave it out")
+        raise BertsmithError(what, name, f"give {given}, or leave it out")
 
 
 def wanted(hint: Any) -> str:

@@ -64,7 +64,7 @@ def test_a_worker_that_cannot_be_started_is_named(tmp_path: Path, monkeypatch: p
 def test_of_several_faults_the_first_one_in_the_file_is_told(is_read: bool) -> None:
     """Whichever comes first: that of a later part, or of what cannot be read."""
     (one, of_one), (two, of_two) = multiprocessing.Pipe(), multiprocessing.Pipe()
-    both = [_Worker(name, None, pipe) for name, pipe in (("one", one), ("two", two))]  # type: ignore[arg-type]
+    both = [_Worker(name, None, pipe) for name, pipe in (("one", one), ("two", two))]
     workers = Processes(both, (Columns(), RowReader, {}))
 
     def parts() -> Iterator[Part]:
@@ -75,7 +75,7 @@ def test_of_several_faults_the_first_one_in_the_file_is_told(is_read: bool) -> N
 
     def answer() -> None:
         of_two.send(BertsmithError("second"))
-        time.sleep(0.2)
+        time.sleep(0.2)  # where both come at once, the test shows less, and passes
         of_one.send(BertsmithError("first"))
 
     threading.Thread(target=answer).start()

@@ -48,7 +48,7 @@ def test_what_a_disk_takes_in_parts_is_all_there(tmp_path: Path) -> None:
             return self._file.write(data[:3])
 
     file = AppendedFile(tmp_path / "lines")
-    file._file = InParts(file._file)  # type: ignore[assignment]
+    file._file = InParts(file._file)
     for data in (b"a line\n", b"another\n"):
         file.write(data)
     file.close()

@@ -36,9 +36,9 @@ def split(classes: Sequence[Hashable], units: Sequence[Hashable], share: float, 
     """Divides rows so that about `share` of every class goes to dev, and rows of one unit to one side.
 
     classes, units: of each row. A unit is a text, whose first row counts and which the others follow; or with `grouped`
-    a group that the user named, of which every row counts. Groups are dealt from large to small, so that the small ones
-    even out what the large ones left. Every class has a row in train. Equal arguments give an equal split. Raises
-    BertsmithError where no row can go to dev.
+    a group that the user named, or the text of rows without one, of which every row counts. Groups are dealt from large
+    to small, so that the small ones even out what the large ones left. Every class has a row in train. Equal arguments
+    give an equal split. Raises BertsmithError where no row can go to dev.
     """
     if not 0 < share < 1:
         fix = "use a share between 0 and 1, such as 0.1"

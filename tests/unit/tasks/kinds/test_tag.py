@@ -133,7 +133,7 @@ def test_the_overlap_of_windows_changes_nothing_of_a_short_sentence() -> None:
 def test_answers_are_entities_by_characters_with_tags_where_words_were_given() -> None:
     task, made = examples(ROWS)
     scores = scores_of([["B-x", "I-x", "O", "I-y"], ["O", "B-x", "O"]], task, made, sure=3.0)
-    scores[made.sequences.slots[0][1], task.names.index("I-x")] = 2  # type: ignore[attr-defined]
+    scores[made.sequences.slots[0][1], task.names.index("I-x")] = 2
     first, second = task.answers_of(scores, made.records, made.sequences)
     sure, less = (float(np.exp(score) / (np.exp(score) + 4)) for score in (3, 2))
     assert [{**each, "score": round(each["score"], 5)} for each in first["entities"]] == [
