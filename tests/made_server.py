@@ -13,7 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Behaviour:
-    """What the server does, changed by a test while it runs. cuts: bytes after which successive answers are cut."""
+    """What the server does, changed by a test while it runs. cuts: bytes after which successive answers are cut.
+    off_by: where partial answers begin, from what was asked for. headers: beside or in place of its own."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     etag: str = '"one"'
@@ -23,6 +24,8 @@ class Behaviour:
     ranges: bool = True
     honours_if_range: bool = True
     says_length: bool = True
+    off_by: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
     after_cut: object = None
     asked: list[dict[str, str]] = field(default_factory=list)
 
@@ -44,7 +47,7 @@ class Handler(BaseHTTPRequestHandler):
         how.asked.append({"path": self.path, **{name.lower(): value for name, value in self.headers.items()}})
         if how.statuses and (status := how.statuses.pop(0)) != 200:
             self.send_response(status)
-            self.send_header("Retry-After", "0")
+            self.send_header("Retry-After", how.headers.get("Retry-After", "0"))
             self.end_headers()
         elif self.path in how.redirects:
             self.send_response(302)
@@ -59,7 +62,7 @@ class Handler(BaseHTTPRequestHandler):
         first = 0
         ranged = self.headers.get("Range")
         if ranged and how.ranges and (not how.honours_if_range or self.headers.get("If-Range", how.etag) == how.etag):
-            first = int(ranged.removeprefix("bytes=").removesuffix("-"))
+            first = int(ranged.removeprefix("bytes=").removesuffix("-")) + how.off_by
         if first >= len(body) > 0:
             self.send_error(416)
             return
@@ -70,6 +73,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("ETag", how.etag)
         if how.says_length:
             self.send_header("Content-Length", str(len(body) - first))
+        for name, value in how.headers.items():
+            self.send_header(name, value)
         self.end_headers()
         rest = body[first:]
         cut = how.cuts.pop(0) if how.cuts else len(rest)

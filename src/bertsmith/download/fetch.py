@@ -172,8 +172,6 @@ def _measured(path: Path, remote: Remote) -> tuple[Fetched, str]:
 
 def _complete(remote: Remote, part: _Part, patience: Patience) -> bool:
     """Fetches what is missing; returns whether the file is put together from several answers."""
-    if part.size and not (part.validator or remote.digest):
-        part.discard()  # nothing would tell whether the rest belongs to it
     answers, failures, furthest = int(part.size > 0), 0, part.size
     while part.total is None or part.size != part.total:
         try:
@@ -199,6 +197,8 @@ def _wait(problem: _Passing, failures: int, patience: Patience, url: str) -> Non
 
 def _take(remote: Remote, part: _Part, patience: Patience) -> bool:
     """One request for what is missing; returns whether it resumed from what was there. Raises _Passing."""
+    if part.size and not (part.validator or remote.digest):
+        part.discard()  # nothing would tell whether the rest belongs to it
     have = part.size
     wanted = {"Range": f"bytes={have}-"} if have else {}
     if have and part.validator:

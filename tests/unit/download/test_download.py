@@ -11,6 +11,7 @@ import pytest
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.locks import locked
 from bertsmith.cli import main
 from bertsmith.download.catalogue import Entry, catalogue, checked_by, listing, total_bytes
 from bertsmith.download.download import DownloadOptions, download, split_mrpc
@@ -90,8 +91,18 @@ def test_books_come_by_number_and_are_said_to_be_unverified(server, tmp_path):
     assert (tmp_path / "gutenberg" / "pg84.txt").read_bytes() == how.files["/cache/epub/84/pg84.txt"]
     assert json.loads((tmp_path / "gutenberg" / "downloads.json").read_text())["pg84.txt"]["verified"] is False
     how.asked.clear()
-    download("gutenberg", tmp_path, DownloadOptions(books=(84,), url=url), QUICK)
+    download("gutenberg", tmp_path, DownloadOptions(books=(84,), url=f"{url}/"), QUICK)
     assert how.asked == [], "the record tells that it is there"
+    with (
+        locked(tmp_path / "gutenberg", doing="reading here"),
+        pytest.raises(BertsmithError, match="another process is downloading into this folder"),
+    ):
+        download("gutenberg", tmp_path, DownloadOptions(books=(84,), url=url), QUICK)
+    (tmp_path / "gutenberg" / "downloads.json").write_text("[]")
+    with pytest.raises(BertsmithError, match="another file has the name"):
+        download("gutenberg", tmp_path, DownloadOptions(books=(84,), url=url), QUICK)
+    (tmp_path / "gutenberg" / "pg84.txt").unlink()
+    download("gutenberg", tmp_path, DownloadOptions(books=(84,), url=f"{url}/"), QUICK)
     with pytest.raises(BertsmithError, match="needs the numbers"):
         download("gutenberg", tmp_path, DownloadOptions(url=url), QUICK)
 
@@ -115,6 +126,14 @@ def test_a_book_whose_record_cannot_be_written_is_fetched_by_the_next_call(serve
     assert (tmp_path / "gutenberg" / "pg84.txt").read_bytes() == how.files["/cache/epub/84/pg84.txt"]
 
 
+@pytest.mark.parametrize(
+    ("language", "wiki"),
+    [("en", "enwiki"), ("nb", "nowiki"), ("zh-min-nan", "zh_min_nanwiki"), ("be-tarask", "be_x_oldwiki")],
+)
+def test_a_wikipedia_is_named_as_its_database_is(language, wiki):
+    assert DownloadOptions(language=language).wiki == wiki
+
+
 def test_published_checksums_hold_for_a_mirror_too(server, tmp_path):
     url, how = server
     how.files["/dev-v1.1.json"] = how.files["/train-v1.1.json"] = b"{}"
@@ -123,7 +142,7 @@ def test_published_checksums_hold_for_a_mirror_too(server, tmp_path):
     assert not list((tmp_path / "squad" / "v1.1").glob("*.json"))
 
 
-def test_mrpc_is_cut_as_glue_has_it(real_data, tmp_path):
+def test_mrpc_is_cut_as_glue_has_it(real_data, tmp_path, said):
     """Glued together again and cut anew, GLUE's own files come out."""
     theirs = real_data("glue/MRPC")
     train, dev = (
@@ -136,6 +155,11 @@ def test_mrpc_is_cut_as_glue_has_it(real_data, tmp_path):
     split_mrpc(tmp_path)
     assert (tmp_path / "train.tsv").read_text().rstrip("\n").split("\n") == train
     assert (tmp_path / "dev.tsv").read_text().rstrip("\n").split("\n") == dev
+    assert "WARNING" not in {record.levelname for record in said.records}
+    with (tmp_path / "msr_paraphrase_train.txt").open("a", encoding="utf-8") as file:
+        file.write(f"{dev[1]}\n")
+    split_mrpc(tmp_path)
+    assert "1 pairs of the dev list stand in it more than once" in said.text
     (tmp_path / "mrpc_dev_ids.tsv").write_text("1\t2\n")
     with pytest.raises(BertsmithError, match="1 of 1 pairs"):
         split_mrpc(tmp_path)
@@ -192,6 +216,7 @@ def test_the_list_tells_size_checks_and_licence(capsys):
         (["gutenberg"], "needs the numbers", "--books 84 1342"),
         (["squad1", "--language", "de"], "--language does not apply to squad1", "omit it"),
         (["gutenberg", "--books", "84", "--date", "20260901"], "--date does not apply to gutenberg", "omit it"),
+        (["gutenberg", "--books", "0"], "books are [0]", "numbers from 1"),
         (["glue", "--books", "84"], "--books does not apply to glue", "omit it"),
         (["google-bert-miniature"], "needs the shape", "--shape 4x256"),
         (["google-bert-miniature", "--shape", "3x256"], "shape is '3x256'", "2, 4, 6, 8, 10, 12 layers"),

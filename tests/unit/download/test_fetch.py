@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.client
 import json
@@ -79,16 +80,64 @@ def test_a_server_that_ignores_range_gives_the_file_from_its_beginning(server, t
 
 
 @pytest.mark.parametrize("honours_if_range", [True, False])
-def test_a_file_that_changes_midway_is_never_a_mixture(server, tmp_path, honours_if_range):
+@pytest.mark.parametrize(("before", "after"), [('"one"', '"two"'), ('W/"one"', 'W/"one"'), ("", "")])
+def test_a_file_that_changes_midway_is_never_a_mixture(server, tmp_path, honours_if_range, before, after):
+    """A weak ETag may stay the same, and is of no more use than none."""
     url, how = server
     other = BODY[::-1]
 
     def change(how: Behaviour) -> None:
-        how.files["/f"], how.etag = other, '"two"'
+        how.files["/f"], how.etag = other, after
 
-    how.cuts, how.after_cut, how.honours_if_range = [700_000], change, honours_if_range
+    how.etag, how.cuts, how.after_cut, how.honours_if_range = before, [700_000], change, honours_if_range
     fetch(Remote(f"{url}/f"), tmp_path / "f", QUICK)
     assert (tmp_path / "f").read_bytes() == other
+
+
+def test_a_file_that_is_another_one_at_every_attempt_is_given_up(server, tmp_path):
+    url, how = server
+
+    def change(how: Behaviour) -> None:
+        how.etag = f'"{len(how.cuts)}"'
+
+    how.cuts, how.after_cut, how.honours_if_range = [700_000] * 40, change, False
+    with pytest.raises(BertsmithError, match="3 times in a row"):
+        fetch(remote(url), tmp_path / "f", QUICK)
+
+
+def test_an_answer_from_another_place_than_was_asked_for_is_not_appended(server, tmp_path):
+    url, how = server
+    how.cuts, how.off_by = [700_000], -5
+    fetch(Remote(f"{url}/f"), tmp_path / "f", QUICK)
+    assert (tmp_path / "f").read_bytes() == BODY
+
+
+def test_what_came_from_another_address_is_not_gone_on_with(server, tmp_path):
+    url, how = server
+    how.files["/g"], how.cuts = BODY[::-1], [1_000_000, 0, 0]
+    with pytest.raises(BertsmithError, match="3 times in a row"):
+        fetch(Remote(f"{url}/f"), tmp_path / "f", QUICK)
+    fetch(Remote(f"{url}/g"), tmp_path / "f", QUICK)
+    assert (tmp_path / "f").read_bytes() == BODY[::-1]
+
+
+@pytest.mark.parametrize("state", ["", "[]", "{}"])
+def test_a_part_that_nothing_is_known_of_is_begun_anew(server, tmp_path, state):
+    url, how = server
+    (tmp_path / ".f.part").write_bytes(b"y" * 1000)
+    (tmp_path / ".f.part.json").write_text(state)
+    fetch(remote(url), tmp_path / "f", QUICK)
+    assert (tmp_path / "f").read_bytes() == BODY
+    assert "range" not in how.asked[0]
+
+
+def test_a_part_of_wrong_bytes_is_told_by_the_checksum_and_fetched_anew(server, tmp_path):
+    url, how = server
+    (tmp_path / ".f.part").write_bytes(b"y" * 1000)
+    (tmp_path / ".f.part.json").write_text(json.dumps({"url": f"{url}/f", "validator": '"one"', "total": len(BODY)}))
+    fetch(remote(url), tmp_path / "f", QUICK)
+    assert (tmp_path / "f").read_bytes() == BODY
+    assert [asked.get("range") for asked in how.asked] == ["bytes=1000-", None]
 
 
 def test_a_change_that_no_etag_tells_is_told_by_the_checksum_and_fetched_anew(server, tmp_path, caplog):
@@ -112,6 +161,12 @@ def test_without_etag_and_checksum_nothing_is_gone_on_with(server, tmp_path):
     fetch(Remote(f"{url}/f"), tmp_path / "f", QUICK)
     assert "range" not in how.asked[0]
     assert (tmp_path / "f").read_bytes() == BODY
+    how.cuts = [700_000, 0, 0]
+    with pytest.raises(BertsmithError):
+        fetch(remote(url), tmp_path / "g", QUICK)
+    how.cuts, how.asked[:] = [], []
+    fetch(remote(url), tmp_path / "g", QUICK)
+    assert how.asked[0]["range"] == "bytes=700000-", "a checksum alone tells enough"
 
 
 def test_wrong_bytes_are_never_left_under_the_name(server, tmp_path):
@@ -152,6 +207,36 @@ def test_a_busy_server_is_asked_again_and_a_missing_file_is_not(server, tmp_path
     with pytest.raises(BertsmithError, match="503"):
         fetch(remote(url), tmp_path / "h", QUICK)
     assert names(tmp_path) == {"f"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "waited"), [("7", [7.0, 7.0, 12.0]), ("9999", [60.0] * 3), ("soon", [3.0, 6.0, 12.0])]
+)
+def test_a_busy_server_says_how_long_to_wait(server, tmp_path, monkeypatch, asked, waited):
+    url, how = server
+    waits: list[float] = []
+    monkeypatch.setattr(fetch_module.time, "sleep", waits.append)
+    how.statuses, how.headers["Retry-After"] = [503] * 3, asked
+    fetch(remote(url), tmp_path / "f", Patience(attempts=4, delay_seconds=3.0))
+    assert waits == waited
+
+
+def test_a_proxy_is_used(server, tmp_path, monkeypatch):
+    url, how = server
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", url)
+    how.files["http://nowhere.invalid/f"] = BODY
+    fetch(Remote("http://nowhere.invalid/f"), tmp_path / "f", QUICK)
+    assert (tmp_path / "f").read_bytes() == BODY
+
+
+def test_an_answer_that_is_compressed_is_refused(server, tmp_path):
+    url, how = server
+    how.headers["Content-Encoding"] = "gzip"
+    with pytest.raises(BertsmithError, match="compresses the file in transit"):
+        fetch(Remote(f"{url}/f"), tmp_path / "f", QUICK)
+    assert names(tmp_path) == set()
 
 
 @pytest.mark.parametrize("address", ["mirror.example/wörter", "exa mple/f", "mirror.example:port/f", "[::1/f"])
@@ -225,10 +310,26 @@ def test_a_disk_that_is_too_small_is_told_before(server, tmp_path, monkeypatch):
     monkeypatch.setattr(fetch_module.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1_000_000}))
     with pytest.raises(BertsmithError, match=r"needs 2.6 MB of disk, only 1.0 MB is free"):
         fetch(remote(url), tmp_path / "f", QUICK)
+    (tmp_path / ".f.part").write_bytes(BODY[:2_000_000])
+    (tmp_path / ".f.part.json").write_text(json.dumps({"url": f"{url}/f", "validator": '"one"', "total": len(BODY)}))
+    fetch(remote(url), tmp_path / "f", QUICK)
+    assert (tmp_path / "f").read_bytes() == BODY, "there is room for the rest"
+
+
+def test_a_file_that_the_disk_does_not_keep_has_no_name(server, tmp_path, monkeypatch):
+    def full(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    url, _ = server
+    monkeypatch.setattr(fetch_module.files, "sync", full)
+    with pytest.raises(BertsmithError, match="No space left"):
+        fetch(remote(url), tmp_path / "f", QUICK)
+    assert names(tmp_path) == {".f.part", ".f.part.json"}
 
 
 def test_a_length_unsaid_is_no_obstacle(server, tmp_path):
     url, how = server
-    how.says_length = False
+    how.says_length, how.cuts = False, [1_000_000]
     fetch(remote(url), tmp_path / "f", QUICK)
     assert (tmp_path / "f").read_bytes() == BODY
+    assert how.asked[1]["range"] == "bytes=1000000-", "the size on record tells that it was cut"

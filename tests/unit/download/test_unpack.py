@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.download import fetch as fetch_module
 from bertsmith.download.unpack import WrongZip, unpack
 from made_server import zipped
 
 MEMBERS = {"vocab.txt": b"[PAD]\n[UNK]\n" * 50, "model.ckpt.index": bytes(range(256)) * 4}
 
 
-def test_a_zip_is_unpacked_without_the_folder_around_it_and_without_litter(tmp_path):
+def test_a_zip_is_unpacked_without_the_folder_around_it_and_without_litter(tmp_path, said):
     members = {"CoLA/train.tsv": b"1", "CoLA/original/x": b"2", "__MACOSX/CoLA/._x": b"3"}
     (tmp_path / "a.zip").write_bytes(zipped(members))
     (tmp_path / "out").mkdir()
@@ -23,7 +24,10 @@ def test_a_zip_is_unpacked_without_the_folder_around_it_and_without_litter(tmp_p
     found = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert found == {"train.tsv", "original/x"}
     (tmp_path / "out" / "original" / "x").unlink()
+    said.clear()
     unpack(tmp_path / "a.zip", tmp_path / "out")
+    assert "a.zip: 1 of 2 files unpacked" in said.text
+    assert "1 file of the archiver's own left out" in said.text
     assert (tmp_path / "out" / "original" / "x").read_bytes() == b"2"
 
 
@@ -65,10 +69,12 @@ def test_two_members_of_one_name_are_refused(tmp_path):
         unpack(tmp_path / "x.zip", tmp_path / "out")
 
 
-@pytest.mark.parametrize("method", [12, 14, 99])
-def test_another_method_of_packing_is_damage(tmp_path, method):
+@pytest.mark.parametrize(("place", "value"), [(10, 12), (10, 14), (10, 99), (8, 1)])
+def test_another_method_of_packing_is_damage(tmp_path, place, value):
+    """And so is a member that is said to be encrypted."""
+    (tmp_path / "out").mkdir()
     content = bytearray(zipped({"vocab.txt": b"[PAD]" * 50}))
-    content[content.index(b"PK\x01\x02") + 10] = method
+    content[content.index(b"PK\x01\x02") + place] = value
     (tmp_path / "x.zip").write_bytes(content)
     with pytest.raises(BertsmithError, match="damaged"):
         unpack(tmp_path / "x.zip", tmp_path / "out")
@@ -83,3 +89,12 @@ def test_a_file_of_yours_is_not_written_over(tmp_path):
     with pytest.raises(BertsmithError, match=r"1 file of this zip already there with other bytes.*vocab\.txt"):
         unpack(tmp_path / "x.zip", tmp_path / "out")
     assert (tmp_path / "out" / "vocab.txt").read_text() == "mine"
+
+
+def test_a_disk_that_is_too_small_is_told_before_anything_is_unpacked(tmp_path, monkeypatch):
+    (tmp_path / "x.zip").write_bytes(zipped({"vocab.txt": bytes(3_000_000), "more.txt": b"more"}))
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(fetch_module.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1_000_000}))
+    with pytest.raises(BertsmithError, match=r"unpacking needs 3\.0 MB of disk, only 1\.0 MB is free"):
+        unpack(tmp_path / "x.zip", tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
