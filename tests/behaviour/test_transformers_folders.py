@@ -324,9 +324,9 @@ def test_added_special_tokens_are_one_token_each(kept, tmp_path):
     assert set(saved.all_special_tokens) == {*SPECIAL_PIECES, "[E1]", "[/E1]"}
 
 
-@pytest.mark.parametrize("stripping", [False, True])
+@pytest.mark.parametrize("stripping", [{}, {"lstrip": True}, {"rstrip": True}], ids=str)
 def test_added_tokens_stand_at_their_characters(stripping, tmp_path):
-    flags = {"tokenizer_config.json": {"added_tokens_decoder": {str(FIRST): described("[E1]", lstrip=stripping)}}}
+    flags = {"tokenizer_config.json": {"added_tokens_decoder": {str(FIRST): described("[E1]", **stripping)}}}
     ours = Tokenizer.load(slow_folder(tmp_path / "slow", flags))
     text = "  [E1] paris is[E1]\n[E1]s"
     ids, offsets = ours.encode_offsets([text])[0]

@@ -94,10 +94,10 @@ def test_the_parser_of_flags_is_not_needed_for_a_recipe(monkeypatch):
 def test_flags_go_over_a_file_and_defaults_are_said(tmp_path, caplog):
     caplog.set_level("INFO", logger="bertsmith")
     path = write(tmp_path / "mine.yaml", "phase1: {steps: 5, learning_rate: 6e-3}\nprecision: fp32\n")
-    recipe = load_recipe(path, ["--phase1.steps", "9"])
-    assert recipe == dataclasses.replace(Recipe(), phase1=Phase(steps=9), precision="fp32")
+    recipe = load_recipe(path, ["--phase1.steps", "9", "--seed=3"])
+    assert recipe == dataclasses.replace(Recipe(), phase1=Phase(steps=9), precision="fp32", seed=3)
     (record,) = caplog.records
-    assert f"{len(FIELDS) - 3} fields left out, at the default: " in record.message
+    assert f"{len(FIELDS) - 4} fields left out, at the default: " in record.message
     assert "phase1.steps" not in record.message
     assert "phase2.steps" in record.message
 
@@ -142,6 +142,7 @@ def test_flags_that_the_recipe_does_not_read_are_said(said):
         ("hours: 1e300", "hours is 1e+300", "mine.yaml, hours", "to 1e+06"),
         ("optimizer: {epsilon: 1e-50}", "optimizer.epsilon is 1e-50", "mine.yaml, optimizer.epsilon", "from 1e-30"),
         ("optimizer: {max_gradient_norm: 9e-7}", "below optimizer.epsilon 1e-06", "mine.yaml, optimizer", "or use 0"),
+        ("optimizer: {max_gradient_norm: .inf}", "max_gradient_norm is inf", "mine.yaml, optimizer", "from 0"),
         ("optimizer: {max_gradient_norm: .nan}", "max_gradient_norm is nan", "mine.yaml, optimizer", "from 0"),
         ("optimizer: {weight_decay: 1e300}", "weight_decay is 1e+300", "mine.yaml, optimizer", "to 1e+06"),
         ("seed: 1\nseed: 2", "'seed' is given twice", "mine.yaml, line 2", "YAML"),
@@ -176,6 +177,7 @@ def test_a_mistake_in_a_file_is_named(tmp_path, text, what, where, fix):
         (None, "overrides is None", "overrides", "a list of texts"),
         (["--model.heads", "3"], "not a multiple of model.heads 3", "--model.heads", "divides"),
         (["--device", "tpu"], "'tpu' is not known", "--device", "cuda"),
+        (["--device", "cuda:first"], "'cuda:first' is not known", "--device", "cuda:N"),
         (["--masking.random_share", "0.3"], "sum to more than 1", "--masking.random-share", "lower one"),
         (
             ["--phase1.schedule=warmup_stable_decay", "--phase1.decay_share=0.95"],
@@ -194,6 +196,22 @@ def test_a_mistake_in_a_flag_is_named(flags, what, where, fix):
     assert what in raised.value.what
     assert raised.value.where == where
     assert fix in raised.value.fix
+
+
+OUTSIDE = """
+    micro_batch_tokens=0 log_every=0 evaluate_every=0 evaluate_instances=0 save_every=0 keep=0 loader_workers=-1
+    model.layers=0 model.hidden=0 model.heads=0 model.intermediate=0 model.embedding_deviation=0
+    model.hidden_dropout=1 model.attention_dropout=1 phase1.sequence_length=0 phase1.global_batch=0
+    phase1.learning_rate=0 phase2.warmup=1.01 phase2.decay_share=1.01 masking.rate=1 masking.final_rate=1
+    optimizer.beta1=1 optimizer.beta2=1 pairs.random_next=1.01
+"""
+
+
+@pytest.mark.parametrize("outside", OUTSIDE.split())
+def test_what_would_divide_by_zero_or_learn_nothing_is_refused(outside):
+    with pytest.raises(BertsmithError) as raised:
+        load_recipe("bert-tiny", [f"--{outside}"])
+    assert raised.value.fix.startswith("use a number ")
 
 
 @pytest.mark.parametrize("wrong", [None, 3, b"bert-tiny", Recipe], ids=repr)

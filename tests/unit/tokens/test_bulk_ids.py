@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import sys
 import unicodedata
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Engine
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tokens import bulk_ids as fast_ids
@@ -151,6 +153,10 @@ def test_the_choice_is_said_and_held_to(caplog: pytest.LogCaptureFixture, monkey
     tokenizer = small(True, None, True)
     with caplog.at_level("INFO", "bertsmith"):
         assert choose_library(tokenizer) == FAST
+    state = json.loads(tokenizer._with_specials.to_str())
+    added = {**state["added_tokens"][0], "id": tokenizer.size, "content": "fox jumps", "normalized": True}
+    with_added = json.dumps({**state, "added_tokens": [*state["added_tokens"], added]})
+    assert choose_library(Tokenizer(Engine.from_str(with_added))) == SLOW
     with pytest.raises(BertsmithError, match=r"nanotoken 9\.9, but nanotoken"):
         bulk_encoder(tokenizer, "nanotoken 9.9")
     monkeypatch.setattr(fast_ids, "COMPARED_VERSIONS", frozenset())

@@ -75,6 +75,8 @@ def test_every_old_piece_keeps_its_id(more: int, use_unused: bool, fresh: set[st
     assert sorted(rows) == [*changed, *range(old().size, tokenizer.size)]
     for new in taken:
         assert [old().pieces[part] for part in rows[tokenizer.pieces.index(new.word)]] == list(new.pieces)
+    free = [number for number in range(old().size, tokenizer.size) if tokenizer.pieces[number].startswith("[unused")]
+    assert {tuple(old().pieces[part][:7] for part in rows[number]) for number in free} <= {("[unused",) * unused}
 
 
 @pytest.mark.parametrize("extending", [False, True])
@@ -108,8 +110,9 @@ def test_what_extends_nothing() -> None:
     assert new_rows(larger, old()) is None, "fewer pieces"
     cased = Tokenizer.from_vocabulary(larger.pieces, lowercase=False)
     assert new_rows(old(), cased) is None, "other casing"
-    with pytest.raises(BertsmithError, match="no room"):
-        extend(old(), [], old().size)
+    for size in (old().size, old().size - 64):
+        with pytest.raises(BertsmithError, match=f"a vocabulary of {size} pieces has no room"):
+            extend(old(), costly_words(old(), words()), size)
 
 
 def test_figures_are_those_of_the_whole_text() -> None:
