@@ -72,6 +72,7 @@ def test_what_tensorflow_wrote_gives_transformers_the_same_logits(tmp_path, capl
     assert "bert_model.ckpt (its file `checkpoint` names it as the latest)" in caplog.text
     assert "left out: 93 slots and counters of the optimizer (3.8 kB)" in caplog.text
     assert "gelu_pytorch_tanh (what they call gelu is computed with tanh" in caplog.text
+    assert f"{len(GOOGLE)} tensors, {sum(each.size for each in GOOGLE.values()):,} parameters: BertFor" in caplog.text
 
 
 def test_half_precision_and_several_files(tmp_path, caplog):
@@ -84,6 +85,7 @@ def test_half_precision_and_several_files(tmp_path, caplog):
     for mine, wanted in zip(logits(found), logits(reference(halves)), strict=True):
         torch.testing.assert_close(mine, wanted, atol=1e-6, rtol=0)
     assert "held as torch.float32 (stored as torch.float16)" in caplog.text
+    assert "left out" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -96,6 +98,16 @@ def test_a_checkpoint_is_found_by_any_of_its_names(named, tmp_path):
     assert {each.name: each.read_bytes() for each in out.iterdir()} == {
         each.name: each.read_bytes() for each in again.iterdir()
     }
+
+
+@pytest.mark.parametrize(("latest", "others"), [("/gone/bert_model.ckpt", ["older"]), ("removed.ckpt", [])])
+def test_the_latest_is_found_where_it_lies_now(latest, others, tmp_path):
+    """The file `checkpoint` has the path of the machine that wrote it, and may name one that is no longer there."""
+    folder = folder_with(tmp_path, GOOGLE)
+    for name in others:
+        write_bundle(folder / name, GOOGLE)
+    (folder / "checkpoint").write_text(f'model_checkpoint_path: "{latest}"\n')
+    assert load_encoder(import_checkpoint(folder, tmp_path / "model")).config.vocab_size == 11
 
 
 def test_every_problem_is_listed(tmp_path):
@@ -143,9 +155,13 @@ def test_fine_tuned_models_and_bare_encoders(heads, architecture, outputs, tmp_p
         assert config["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}
 
 
-def test_without_a_pooler_words_are_still_guessed(tmp_path):
+def test_without_a_pooler_words_are_still_guessed(tmp_path, caplog):
     tensors = {name: each for name, each in GOOGLE.items() if "pooler" not in name and "seq_rel" not in name}
-    out = import_checkpoint(folder_with(tmp_path, tensors), tmp_path / "model")
+    with caplog.at_level("INFO", "bertsmith"):
+        out = import_checkpoint(folder_with(tmp_path, tensors, hidden_dropout_prob=None), tmp_path / "model")
+    assert "it has no pooler, so the model folder has none either" in caplog.text
+    assert "bert_config.json: 0.1 (the file does not say; BERT's own value)" in caplog.text
+    assert json.loads((out / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
     model, report = transformers.BertForMaskedLM.from_pretrained(out, output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert np.array_equal(model.cls.predictions.bias.detach().numpy(), GOOGLE["cls/predictions/output_bias"])
@@ -205,6 +221,11 @@ def test_vocabulary_and_config_must_be_the_models(tmp_path):
     import_checkpoint(folder, tmp_path / "model", vocabulary=FOLDER / "vocab.txt")
     with pytest.raises(BertsmithError, match="the vocabulary has 12 pieces and the model 11"):
         import_checkpoint(folder, tmp_path / "again")
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES[:-1]))
+    with pytest.raises(BertsmithError, match="the vocabulary has 10 pieces and the model 11"):
+        import_checkpoint(folder, tmp_path / "again")
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in [*PIECES[1:], "[PAD]"]))
+    assert load_encoder(import_checkpoint(folder, tmp_path / "turned")).config.pad_token_id == 10
     (folder / "vocab.txt").unlink()
     with pytest.raises(BertsmithError, match=r"no vocab\.txt beside this checkpoint") as caught:
         import_checkpoint(folder, tmp_path / "again")
@@ -212,7 +233,13 @@ def test_vocabulary_and_config_must_be_the_models(tmp_path):
     (folder / "bert_config.json").unlink()
     with pytest.raises(BertsmithError, match=r"no bert_config\.json") as caught:
         import_checkpoint(folder, tmp_path / "again", vocabulary=FOLDER / "vocab.txt")
-    assert "vocab_size 11, hidden_size 4, num_hidden_layers 2, intermediate_size 6, max_position" in caught.value.fix
+    told = (
+        "vocab_size 11, hidden_size 4, num_hidden_layers 2, intermediate_size 6, max_position_embeddings 8, type_vocab"
+    )
+    assert f"{told}_size 2; no tensor tells" in caught.value.fix
+    (folder / "mine.json").write_text("[]")
+    with pytest.raises(BertsmithError, match="this config lacks vocab_size, hidden_size"):
+        import_checkpoint(folder, tmp_path / "again", FOLDER / "vocab.txt", folder / "mine.json")
     (folder / "mine.json").write_text(json.dumps({key: CONFIG[key] for key in CONFIG if key != "num_attention_heads"}))
     with pytest.raises(BertsmithError, match="this config lacks num_attention_heads"):
         import_checkpoint(folder, tmp_path / "again", FOLDER / "vocab.txt", folder / "mine.json")

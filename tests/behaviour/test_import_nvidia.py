@@ -65,7 +65,8 @@ def test_a_training_checkpoint_gives_transformers_the_same_logits(wrapper, dtype
         "files": [1, 2],
         "epoch": 0,
     }
-    torch.save(saved, folder / "ckpt_8601.pt", _use_new_zipfile_serialization=archive)
+    name = "ckpt_8601.pt" if archive else "ckpt_8601.pth"
+    torch.save(saved, folder / name, _use_new_zipfile_serialization=archive)
     with caplog.at_level("INFO", "bertsmith"):
         out = import_checkpoint(folder, tmp_path / "model")
     found, report = transformers.AutoModelForPreTraining.from_pretrained(out, output_loading_info=True)
@@ -79,7 +80,7 @@ def test_a_training_checkpoint_gives_transformers_the_same_logits(wrapper, dtype
     torch.testing.assert_close(mine.seq_relationship_logits, wanted.seq_relationship_logits, atol=1e-6, rtol=0)
     assert len(transformers.AutoTokenizer.from_pretrained(out)) == 11
     for said in (
-        "ckpt_8601.pt (it is the only one)",
+        f"{name} (it is the only one)",
         "vocab_size: 16, as stored (NVIDIA's scripts pad 11 to a multiple of 8)",
         "5 rows of the vocabulary stand for no piece",
         "left out: 'optimizer', 'master params', 'files', 'epoch'",
@@ -90,7 +91,8 @@ def test_a_training_checkpoint_gives_transformers_the_same_logits(wrapper, dtype
 
 def test_saving_what_was_imported_gives_the_same_bytes(folder, tmp_path):
     torch.save(nvidia_names(their_model().state_dict()), folder / "bert.pt")
-    out = import_checkpoint(folder / "bert.pt", tmp_path / "model")
+    (folder / "bert_config.json").rename(folder / "config.json")  # no sign of a model folder without its weights
+    out = import_checkpoint(folder, tmp_path / "model")
     save_pretraining_model(load_pretraining_model(out), out, tmp_path / "again")
     save_pretraining_model(load_pretraining_model(tmp_path / "again"), tmp_path / "again", tmp_path / "third")
     first, again, third = (
@@ -168,6 +170,13 @@ def test_a_classifier_that_is_not_what_its_config_names_is_refused(folder, tmp_p
     path.write_text(path.read_text().replace("BertForMultipleChoice", "BertForSequenceClassification"))
     with pytest.raises(BertsmithError, match=r"missing:    bert\.pooler\.dense"):
         import_checkpoint(folder / "bert.pt", tmp_path / "model")
+    theirs = saved_classifier("BertForTokenClassification", folder, 1, named=False)
+    path.write_text(path.read_text().replace("BertForSequenceClassification", "BertForMultipleChoice"))
+    with pytest.raises(BertsmithError, match=r"missing:    bert\.pooler\.dense"):
+        import_checkpoint(folder / "bert.pt", tmp_path / "model")
+    torch.save({"model": {**theirs.state_dict(), "classifier.bias": torch.tensor(1.0)}}, folder / "bert.pt")
+    with pytest.raises(BertsmithError, match=r"shape:      classifier\.bias is \[\] in the file"):
+        import_checkpoint(folder / "bert.pt", tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
@@ -223,6 +232,7 @@ class Loader:
     [
         ([1, 2], "this file holds a list"),
         ({"epoch": 3, "step": 4}, "a dictionary of epoch, step"),
+        ({"model": "bert-large", "epoch": 3}, "a dictionary of model, epoch"),
         ({"model": {"a": torch.ones(1)}, "data_loader": Loader()}, "holds more than tensors and plain values"),
         ({"a.dense_act.bias": torch.ones(1), "a.dense.bias": torch.ones(1)}, r"two tensors are both a\.dense\.bias"),
     ],

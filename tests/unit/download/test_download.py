@@ -87,11 +87,12 @@ def test_a_dump_with_wrong_bytes_or_not_finished_is_refused(server, tmp_path):
 def test_books_come_by_number_and_are_said_to_be_unverified(server, tmp_path):
     url, how = server
     how.files["/cache/epub/84/pg84.txt"] = b"It was on a dreary night of November"
-    download("gutenberg", tmp_path, DownloadOptions(books=(84,), url=url), QUICK)
-    assert (tmp_path / "gutenberg" / "pg84.txt").read_bytes() == how.files["/cache/epub/84/pg84.txt"]
-    assert json.loads((tmp_path / "gutenberg" / "downloads.json").read_text())["pg84.txt"]["verified"] is False
-    how.asked.clear()
     download("gutenberg", tmp_path, DownloadOptions(books=(84,), url=f"{url}/"), QUICK)
+    assert (tmp_path / "gutenberg" / "pg84.txt").read_bytes() == how.files["/cache/epub/84/pg84.txt"]
+    noted = json.loads((tmp_path / "gutenberg" / "downloads.json").read_text())["pg84.txt"]
+    assert (noted["url"], noted["verified"]) == (f"{url}/cache/epub/84/pg84.txt", False)
+    how.asked.clear()
+    download("gutenberg", tmp_path, DownloadOptions(books=(84,), url=url), QUICK)
     assert how.asked == [], "the record tells that it is there"
     with (
         locked(tmp_path / "gutenberg", doing="reading here"),
@@ -102,7 +103,7 @@ def test_books_come_by_number_and_are_said_to_be_unverified(server, tmp_path):
     with pytest.raises(BertsmithError, match="another file has the name"):
         download("gutenberg", tmp_path, DownloadOptions(books=(84,), url=url), QUICK)
     (tmp_path / "gutenberg" / "pg84.txt").unlink()
-    download("gutenberg", tmp_path, DownloadOptions(books=(84,), url=f"{url}/"), QUICK)
+    download("gutenberg", tmp_path, DownloadOptions(books=(84,), url=url), QUICK)
     with pytest.raises(BertsmithError, match="needs the numbers"):
         download("gutenberg", tmp_path, DownloadOptions(url=url), QUICK)
 

@@ -108,6 +108,9 @@ def test_activations_are_those_of_their_names() -> None:
         ({"num_attention_heads": 0}, "num_attention_heads is 0"),
         ({"type_vocab_size": 0}, "type_vocab_size is 0"),
         ({"hidden_size": "768"}, "hidden_size is '768'"),
+        ({"num_hidden_layers": True}, "num_hidden_layers is True"),
+        ({"hidden_dropout_prob": False}, "hidden_dropout_prob is False"),
+        ({"pad_token_id": -1}, "pad_token_id is -1"),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps is 0.0"),
         ({"layer_norm_eps": math.inf}, "layer_norm_eps is inf"),
         ({"layer_norm_eps": 1e30}, "layer_norm_eps is 1e+30"),
@@ -139,4 +142,6 @@ def test_a_config_survives_its_file_and_foreign_keys() -> None:
     assert BertConfig.from_dict(config.to_dict()) == config
     assert BertConfig.from_dict({**config.to_dict(), "use_cache": True, "transformers_version": "4"}) == config
     assert BertConfig.from_dict({}) == BertConfig()
+    unsaid = ("model_type", "position_embedding_type", "is_decoder", "hidden_size", "hidden_act")
+    assert BertConfig.from_dict(dict.fromkeys(unsaid)) == BertConfig()
     assert BertConfig().head_size == 64

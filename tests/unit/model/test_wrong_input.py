@@ -76,11 +76,14 @@ def test_a_mask_of_whole_numbers_may_hide_all_and_one_of_nothing_may_be_of_float
     assert encoder.encode_padded(IDS[:, :0], torch.zeros(2, 0)).shape[:2] == (2, 0)
 
 
-def test_padding_without_a_mask_is_warned_of_once(encoder: Encoder, said: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("column", [0, -1])
+def test_padding_without_a_mask_is_warned_of_once(
+    encoder: Encoder, said: pytest.LogCaptureFixture, column: int
+) -> None:
     _warn_of_padding.cache_clear()
     padded = IDS.clone()
     encoder.encode_padded(padded)
-    padded[1, -1] = CONFIG.pad_token_id
+    padded[1, column] = CONFIG.pad_token_id
     encoder.encode_padded(padded, padded != CONFIG.pad_token_id)
     assert "attention_mask" not in said.text
     for _ in range(2):

@@ -10,7 +10,7 @@ from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.norms import tensor_norms
 
-BETAS, EPSILON, DECAY = (0.9, 0.999), 1e-6, 0.01
+BETAS, EPSILON, DECAY = (0.8, 0.99), 1e-5, 0.01
 SHAPES = {"decayed": [(7, 5), (3, 4), (2, 2)], "plain": [(5,), (4,), (2,)]}
 
 
@@ -34,12 +34,12 @@ def oracle(weights, gradients_of_steps, rates, *, limit, trust_ratio, decays, co
     return w
 
 
-def random_tensors(generator):
+def random_tensors(generator, zero=(2, -1)):
     """The tensors of both groups; one weight and one vector are zero, as a fresh bias is."""
     shapes = SHAPES["decayed"] + SHAPES["plain"]
     tensors = [generator.normal(size=shape).astype(np.float32) for shape in shapes]
-    tensors[2][:] = 0
-    tensors[-1][:] = 0
+    for number in zero:
+        tensors[number][:] = 0
     return tensors
 
 
@@ -72,10 +72,12 @@ def run(optimizer, parameters, gradients_of_steps, rates):
 def test_follows_the_oracle(seed, scale, limit, trust_ratio, corrected):
     generator = np.random.default_rng(seed)
     weights = random_tensors(generator)
-    gradients = [[scale * each for each in random_tensors(generator)] for _ in range(4)]
+    # Of tensors that are not zero themselves, so that each norm of a ratio is zero alone.
+    gradients = [[scale * each for each in random_tensors(generator, zero=(1, -2))] for _ in range(4)]
     rates = [1e-3, 6e-3, 4e-3, 1e-2]
     parameters, groups = parameters_of(weights)
-    optimizer = Lamb(groups, max_gradient_norm=limit, trust_ratio=trust_ratio, bias_correction=corrected)
+    options = {"betas": BETAS, "epsilon": EPSILON, "max_gradient_norm": limit, "bias_correction": corrected}
+    optimizer = Lamb(groups, trust_ratio=trust_ratio, **options)
     run(optimizer, parameters, gradients, rates)
     decays = [DECAY] * 3 + [0.0] * 3
     expected = oracle(

@@ -155,6 +155,25 @@ def test_state_survives_a_safe_load_to_the_bit(kind, scales: bool) -> None:
         second.load_state_dict(optimizer_of(kind, parameters()).state_dict())
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_optimizer_that_starts_afresh_is_as_a_new_one(kind) -> None:
+    those = parameters()
+    optimizer = optimizer_of(kind, those, loss_scale=LossScale(initial=8.0, grow_every=2))
+    for seed in range(3):
+        take(optimizer, those, seed)
+    those[0].grad = torch.full_like(those[0], float("inf"))
+    optimizer.step()
+    take(optimizer, those, seed=3)
+    optimizer.start_afresh()
+    others = [torch.nn.Parameter(each.detach().clone()) for each in those]
+    new = optimizer_of(kind, others, loss_scale=LossScale(initial=8.0, grow_every=2))
+    for seed in range(4, 7):
+        take(optimizer, those, seed)
+        take(new, others, seed)
+    assert all(torch.equal(a, b) for a, b in zip(those, others, strict=True))
+    assert optimizer.loss_scale.state_dict() == new.loss_scale.state_dict()
+
+
 class NoReads(TorchDispatchMode):
     """Fails where a tensor is read on the host, which on a card would wait for all that is queued."""
 

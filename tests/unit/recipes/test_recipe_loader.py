@@ -111,6 +111,7 @@ def test_flags_that_the_recipe_does_not_read_are_said(said):
     said.clear()
     read = ["--distillation.layer_map=0:0", "--distillation.relation_heads=4"]
     load_recipe("bert-mini", ["--phase2.learning-rate=0.1", "--optimizer.trust_ratio=all", *read])
+    load_recipe("bert-mini", ["--distillation.attention=0", *read])
     assert not said.records
     load_recipe("bert-mini", [*read, *(f"--distillation.{name}=0" for name in ("hidden", "attention", "values"))])
     assert [record.message for record in said.records] == [
@@ -118,7 +119,9 @@ def test_flags_that_the_recipe_does_not_read_are_said(said):
         "--distillation.relation-heads: no effect (distillation.attention and distillation.values are 0)",
     ]
     said.clear()
-    load_recipe("bert-mini", ["--hours=1", "--phase1.steps=9"])  # phases share the time by their steps
+    load_recipe(
+        "bert-mini", ["--hours=1", "--phase1.steps=9", "--phase2.steps=9"]
+    )  # phases share the time by their steps
     assert not said.records
     load_recipe("bert-mini", ["--hours=1", "--phase1.steps=9", "--phase2.steps=0"])
     assert [record.message for record in said.records] == ["--phase1.steps: no effect (hours end the only phase)"]
@@ -212,6 +215,11 @@ def test_what_would_divide_by_zero_or_learn_nothing_is_refused(outside):
     with pytest.raises(BertsmithError) as raised:
         load_recipe("bert-tiny", [f"--{outside}"])
     assert raised.value.fix.startswith("use a number ")
+
+
+def test_the_preset_that_hours_complete_is_no_recipe_by_itself():
+    with pytest.raises(BertsmithError, match="leaves model, batch and rate to the hours"):
+        load_recipe("budget")
 
 
 @pytest.mark.parametrize("wrong", [None, 3, b"bert-tiny", Recipe], ids=repr)

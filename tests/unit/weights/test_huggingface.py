@@ -132,6 +132,8 @@ def test_a_head_that_is_not_read_is_not_said_to_be_lacking(model, folder, said):
     assert not same(loaded.next_sentence, model.next_sentence)
     assert "next_sentence: randomly initialised (training starts anew; the folder's is not read)" in said.text
     assert "has no weights for" not in said.text
+    of_seeds = [load_model(PretrainingModel, folder, left, left, seed=seed).next_sentence for seed in (0, 1)]
+    assert [same(loaded.next_sentence, each) for each in of_seeds] == [True, False]
 
 
 def test_a_program_without_a_log_is_warned_of_fresh_heads(model, tokenizer_folder, tmp_path):
@@ -307,6 +309,12 @@ def test_a_config_alone_makes_no_model_folder(model, tokenizer_folder, tmp_path,
     with pytest.raises(BertsmithError, match="not a model folder"):
         save_pretraining_model(model, tokenizer_folder, mine)
     assert (mine / "config.json").read_text() == config
+
+
+def test_an_empty_folder_is_filled(model, tokenizer_folder, tmp_path):
+    (tmp_path / "made").mkdir()
+    save_encoder(model.encoder, tokenizer_folder, tmp_path / "made")
+    assert same(load_encoder(tmp_path / "made"), model.encoder)
 
 
 def test_what_lies_beside_a_model_is_named_and_kept(model, folder, tokenizer_folder):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bertsmith.model.cpu import compiled_cpp
 from bertsmith.model.cpu.compiled_cpp import NotCompiledError, load_cpp
 
 pytestmark = [
@@ -87,6 +88,23 @@ def test_another_source_or_another_flag_makes_another_library(
     (source.parent / "numbers.h").write_text("// another header", encoding="utf-8")
     load_cpp(source)
     assert len(list(cache.iterdir())) == 4
+
+
+def test_another_compiler_or_processor_makes_another_library(
+    source: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home may be shared by machines: what one of them compiled could end the process of another."""
+    program, version = tmp_path / "some-g++", tmp_path / "version"
+    program.write_text(f'#!/bin/sh\ncase "$*" in *--version) cat {version};; *) exec g++ "$@";; esac\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("CXX", str(program))
+    for number in ("12", "13", "13"):
+        version.write_text(number)
+        load_cpp(source)
+    assert len(list(cache.iterdir())) == 2
+    monkeypatch.setattr(compiled_cpp, "read_cpuinfo", lambda: "flags : another")
+    load_cpp(source)
+    assert len(list(cache.iterdir())) == 3
 
 
 def test_a_processor_may_be_named(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,13 +215,18 @@ def test_a_library_that_is_broken_is_made_anew(source: Path, cache: Path, harm: 
     assert made.read_bytes() == whole
 
 
-def test_a_folder_that_others_can_write_is_not_trusted(source: Path, cache: Path) -> None:
+def test_a_folder_that_others_can_write_is_not_trusted(
+    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load_cpp(source)
     for mode in (0o770, 0o702):
         cache.chmod(mode)
         assert f"{cache} can be written by others" in reason(source)
     cache.chmod(0o755)
     load_cpp(source)
+    owner = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    assert f"{cache} can be written by others" in reason(source), "by the one that it belongs to"
 
 
 def test_a_library_is_the_users_own_whatever_new_files_are(source: Path, cache: Path) -> None:

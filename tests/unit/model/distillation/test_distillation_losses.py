@@ -40,6 +40,7 @@ def test_labels_by_themselves_are_each_a_divergence_of_two_probabilities(ours, t
     expected = (rel_entr(expit(x), expit(y)) + rel_entr(expit(-x), expit(-y))).sum() * temperature**2
     assert float(found.loss) == pytest.approx(expected, rel=1e-5, abs=1e-7)
     assert int(found.count) == 12
+    assert int(found.right) == ((ours >= 0) == (theirs >= 0)).sum()
 
 
 @given(scores, st.floats(0.5, 8))
@@ -53,7 +54,7 @@ def test_a_student_like_its_teacher_is_at_distance_zero(ours, temperature):
 
 def test_numbers_are_compared_by_squares() -> None:
     found = squared_sum(torch.tensor([1.0, 4.0]), torch.tensor([2.0, 1.0]))
-    assert (float(found.loss), int(found.count)) == (10.0, 2)
+    assert (float(found.loss), int(found.count), int(found.right)) == (10.0, 2, -2)
 
 
 def test_hidden_states_are_a_mean_over_width_and_pairs_without_the_filling() -> None:
@@ -62,7 +63,7 @@ def test_hidden_states_are_a_mean_over_width_and_pairs_without_the_filling() -> 
     found = hidden_sum(ours, theirs, None, 5)
     expected = np.mean([((a[:5] - b[:5]) ** 2).numpy().mean(1).sum() for a, b in zip(ours, theirs, strict=True)])
     assert float(found.loss) == pytest.approx(expected)
-    assert int(found.count) == 5
+    assert (int(found.count), int(found.right)) == (5, -5), "no prediction is right or wrong"
     wide = [torch.randn(7, 6, generator=draw, dtype=torch.float64) for _ in range(2)]
     maps = hidden_maps(2, 4, 6)
     assert maps is not None
@@ -103,7 +104,7 @@ def test_relations_and_their_gradients_are_those_of_each_sequence_alone(lengths:
     found = relation_sum(student, teacher, heads, Layout.from_lengths(lengths))
     expected = by_hand(student, teacher, heads, lengths)
     assert found.loss.item() == pytest.approx(expected.item(), rel=1e-10)
-    assert int(found.count) == sum(lengths)
+    assert (int(found.count), int(found.right)) == (sum(lengths), -sum(lengths))
     ours, theirs = (torch.autograd.grad(3 * each, student) for each in (found.loss, expected))
     for mine, his in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, his, rtol=1e-9, atol=1e-12)
