@@ -213,7 +213,8 @@ def _take(remote: Remote, part: _Part, patience: Patience) -> bool:
     with response:
         validator, total = _validator(response), _total(response)
         goes_on = have > 0 and response.status == http.HTTPStatus.PARTIAL_CONTENT
-        if goes_on and not (_begin(response) == have and validator == part.validator and total == part.total):
+        same = validator == part.validator and part.total in (None, total)  # a length may be said of a part alone
+        if goes_on and not (same and _begin(response) == have):
             part.discard()
             raise _Passing("the file on the server has changed; starting over")
         _check_size(remote, total)

@@ -22,9 +22,11 @@ CURVES = {
 
 
 @pytest.mark.parametrize("name", CURVES)
-@given(steps=st.integers(1, 400), share=st.floats(0, 1), base=st.floats(1e-6, 1.0))
-def test_every_update_moves_the_weights_and_none_passes_the_base(name, steps, share, base):
+@given(steps=st.integers(1, 400), share=st.floats(0, 1), base=st.floats(1e-6, 1.0), part=st.floats(0, 1))
+def test_every_update_moves_the_weights_and_none_passes_the_base(name, steps, share, base, part):
     rates = [CURVES[name](k, steps, share, base) for k in range(1, steps + 1)]
+    between = [CURVES[name](k + part, steps, share, base) for k in range(1, steps)]  # where time drives a run
+    assert all(0 < rate <= base * (1 + 1e-12) for rate in between)
     assert all(0 < rate <= base * (1 + 1e-12) for rate in rates)
     warm = [rate for k, rate in enumerate(rates, start=1) if k <= share * steps]
     assert warm == sorted(warm)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertsmith.base.tally import Tally
-from bertsmith.tokens.vocabulary import choose_alphabet, count_words, long_words, normalizer_for
+from bertsmith.tokens.vocabulary import choose_alphabet, count_words, long_words, normalizer_for, train_vocabulary
 
 
 def test_words_are_those_of_the_tokenizer() -> None:
@@ -26,3 +26,11 @@ def test_words_that_are_too_long_are_measured_as_they_stand(word: str, character
     found = long_words(f"(a-{word})“{word}”.", normalizer_for(lowercase=True))
     assert found == [(len(word.encode()), f"{word[:40]}... ({characters} characters)")] * 2
     assert not long_words("é" * 100, normalizer_for(lowercase=True))
+
+
+def test_letters_leave_three_quarters_of_the_rows_to_words() -> None:
+    """As those of a text that quotes Chinese, of which each letter is a word."""
+    signs = "".join(chr(0x4E00 + number) for number in range(300))
+    words = [f"{first}{second}tion" for first in "abcdefgh" for second in "rstuvwxyz"]
+    pieces = train_vocabulary([" ".join([*signs * 20, *words * 10])], 320).pieces
+    assert {"##tion", "artion", "hztion"} <= set(pieces)
