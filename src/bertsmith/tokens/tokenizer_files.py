@@ -206,8 +206,9 @@ def _read_vocabulary(path: Path) -> Engine:
     if text.startswith(_MARK):
         say(f"{path}: its byte order mark is left out; it is no part of the first piece")
         text = text.removeprefix(_MARK)
-    # Split at line feeds only: pieces may be other characters that splitlines() takes for line ends.
-    pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    # Split at line feeds only, which Windows' line ends were read as: pieces may be other characters that splitlines()
+    # takes for line ends.
+    pieces = text.removesuffix("\n").split("\n")
     if pieces.count("") == 1:
         warn(f"{path}: line {pieces.index('') + 1:,} is empty; it counts as a piece, which no text gives")
     beside = path.with_name(CONFIG_FILE)

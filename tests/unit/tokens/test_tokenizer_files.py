@@ -61,6 +61,21 @@ def test_a_config_is_followed_alike_beside_either_file(folder: Path, config: dic
     assert found != {trained().sha256}
 
 
+def test_what_a_config_says_by_null(folder: Path) -> None:
+    """Of accents that they go with the casing, as transformers has it; else that the other file says."""
+    from transformers import AutoTokenizer
+
+    path = folder / "tokenizer_config.json"
+    path.write_text('{"do_lower_case": null, "tokenize_chinese_chars": null}')
+    assert Tokenizer.load(folder).sha256 == trained().sha256
+    cased = {**changed_json(folder)["normalizer"], "lowercase": False, "strip_accents": True}
+    changed_json(folder, normalizer=cased)
+    path.write_text('{"tokenizer_class": "BertTokenizer", "do_lower_case": false, "strip_accents": null}')
+    ids = [each.tolist() for each in Tokenizer.load(folder).encode_ids(["café"])]
+    assert ids == AutoTokenizer.from_pretrained(folder)(["café"], add_special_tokens=False)["input_ids"]
+    assert ids != [each.tolist() for each in trained().encode_ids(["café"])]
+
+
 def test_a_saved_tokenizer_reads_all_of_a_text_whatever_its_last_use_cut(folder: Path) -> None:
     cut = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
     padding = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0}
