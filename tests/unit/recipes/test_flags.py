@@ -100,6 +100,10 @@ class Typed:
     known: bool | None = None
     pooling: Literal["mean", "cls", "max"] | None = None
     files: tuple[Path, ...] = ()
+    data: str | Path | None = None
+
+
+EMPTY = "is empty, as where a variable of the shell is not set"
 
 
 def test_a_list_that_may_be_left_out_may_be_empty_too():
@@ -125,6 +129,8 @@ def test_a_list_that_may_be_left_out_may_be_empty_too():
         ("--size", "--size has no value", "write --size VALUE"),
         ("--size --files a", "--size has no value", "write --size VALUE"),
         ("--files --size 2", "--files has no value", "write --files VALUE"),
+        ("--files=", f"--files {EMPTY}", "name a file or a folder; the present folder is ."),
+        ("--data=", f"--data {EMPTY}", "name a file or a folder; the present folder is ."),
     ],
 )
 def test_a_value_of_another_type_is_named_without_the_parser_s_words(args, what, fix):
@@ -156,7 +162,7 @@ class Asked(Verb):
 def test_an_empty_argument_is_refused_behind_a_switch_too(args):
     with pytest.raises(BertsmithError) as raised:
         parse_flags(Asked, args, prog="verb")
-    assert raised.value.what == "an argument is empty, as where a variable of the shell is not set"
+    assert raised.value.what == f"an argument {EMPTY}"
     assert raised.value.fix == "set the variable, or write a value in its place", "which may be no path"
 
 

@@ -83,6 +83,7 @@ def test_flags_go_over_the_preset():
     recipe = load_recipe("bert-tiny", ["--phase1.global_batch", "7", "--phase2.learning-rate=1e-4", "--seed", "3"])
     assert (recipe.phase1.global_batch, recipe.phase2.learning_rate, recipe.seed) == (7, 1e-4, 3)
     assert recipe.model == load_recipe("bert-tiny").model
+    assert load_recipe("bert-tiny", ["--optimizer.max-gradient-norm=0"]).optimizer.max_gradient_norm == 0  # no clipping
 
 
 def test_the_parser_of_flags_is_not_needed_for_a_recipe(monkeypatch):
