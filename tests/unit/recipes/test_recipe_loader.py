@@ -189,6 +189,12 @@ def test_a_mistake_in_a_file_is_named(tmp_path, text, what, where, fix):
             "--phase1.decay-share",
             "lower one",
         ),
+        (
+            [f"--distillation.{name}=0" for name in ("labels", "hidden", "attention", "values")],
+            "no loss has a weight above 0",
+            "--distillation.labels",
+            "set one of labels",
+        ),
         (["--phase1.steps=0", "--phase2.steps=0"], "nothing to train", "--phase1.steps", "steps"),
         (["--phase2.sequence_length", "600"], "longer than model.max_positions", "--phase2.sequence-length", "raise"),
         (["--micro_batch_tokens", "100"], "more than micro_batch_tokens 100", "--micro-batch-tokens", "at least 128"),
@@ -216,6 +222,11 @@ def test_what_would_divide_by_zero_or_learn_nothing_is_refused(outside):
     with pytest.raises(BertsmithError) as raised:
         load_recipe("bert-tiny", [f"--{outside}"])
     assert raised.value.fix.startswith("use a number ")
+
+
+def test_one_loss_of_a_student_is_enough():
+    without = [f"--distillation.{name}=0" for name in ("labels", "hidden", "attention")]
+    assert load_recipe("bert-mini", without).distillation.values == 1
 
 
 def test_the_preset_that_hours_complete_is_no_recipe_by_itself():
@@ -285,8 +296,9 @@ def test_what_cannot_be_read_is_named(tmp_path, monkeypatch):
 
 
 def test_a_phase_without_steps_may_be_longer_than_the_model():
-    recipe = load_recipe("bert-tiny", ["--phase2.steps", "0", "--model.max_positions", "128"])
+    recipe = load_recipe("bert-tiny", ["--phase2.steps=0", "--model.max_positions=128", "--micro_batch_tokens=128"])
     assert recipe.phase2.sequence_length == 512
+    assert recipe.longest == 128
 
 
 def test_every_number_has_a_range():

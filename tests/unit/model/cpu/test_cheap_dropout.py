@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.model.cpu.masks import kept_places, scale_of
+from bertsmith.model.cpu.masks import Dropped, kept_places, scale_of
 from bertsmith.model.dropout import add_dropped, dropout
 
 SHAPES = st.lists(st.integers(0, 7), min_size=1, max_size=3)
@@ -70,6 +70,14 @@ def test_nothing_is_dropped_outside_training_or_with_a_probability_of_zero() -> 
     for probability, training in ((0.5, False), (0.0, True)):
         assert torch.equal(dropout(x, probability, training), x)
         assert torch.equal(add_dropped(x, x, probability, training), x + x)
+
+
+def test_the_ends_of_the_probabilities() -> None:
+    """Near 1 a place in 65,536 is kept; at 0 nothing is drawn, so that what is drawn later is the same."""
+    assert scale_of(1 - 1e-9) == 1 << 16
+    before = torch.get_rng_state()
+    assert Dropped.draw(0.0) == Dropped(0, 0, 1.0)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_half_precision_is_rounded_once_and_its_scale_is_not() -> None:
