@@ -86,6 +86,29 @@ def test_the_gradient_passes_gradcheck(dropout: float) -> None:
     assert torch.autograd.gradcheck(repeatable, qkv)
 
 
+def test_in_a_compiled_loop_of_others_a_share_of_probabilities_is_dropped_and_gradients_match() -> None:
+    """With values of ones an output is the sum of the probabilities that are kept: 1 without dropout."""
+    packed = Packed(Layout.from_lengths([60, 0, 41]))
+    qkv = torch.randn(101, 3, 4, generator=torch.Generator().manual_seed(0))
+    qkv[:, 2] = 1.0
+    qkv.requires_grad_()
+    where = packed.head_blocks(2)
+
+    @torch.compile(backend="aot_eager")
+    def compiled(qkv: torch.Tensor) -> torch.Tensor:
+        return block_attention(qkv, 2, where, 0.3)
+
+    torch.manual_seed(1)
+    out = compiled(qkv)
+    out.sum().backward()
+    assert qkv.grad is not None
+    sums = out.detach()
+    assert float(sums.mean()) == pytest.approx(1.0, abs=0.03)
+    assert float(sums.std()) > 0.02
+    # Each key's column of probabilities, as they were kept, is the gradient of its value.
+    assert float(qkv.grad[:, 2].sum()) == pytest.approx(float(sums.sum()), rel=1e-5)
+
+
 def test_packed_is_padded() -> None:
     config, lengths = small_config(), [4, 13, 13, 1, 0, 8]
     model = drawn_model(config).eval()
