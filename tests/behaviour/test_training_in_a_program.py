@@ -135,3 +135,15 @@ def test_models_are_fp32_in_a_program_whose_numbers_are_not(model: Path, tmp_pat
     finally:
         torch.set_default_dtype(torch.float32)
     assert found == usual
+
+
+def test_runs_are_where_they_would_be_in_a_program_that_names_another_device(model: Path, tmp_path: Path) -> None:
+    """On "meta", which every machine has, as on a GPU that a program makes its tensors on."""
+    usual = tuned(model).seeds, trained(tmp_path / "usual")
+    torch.set_default_device("meta")
+    try:
+        found = tuned(model).seeds, trained(tmp_path / "meta")
+        assert torch.get_default_device().type == "meta"
+    finally:
+        torch.set_default_device(None)
+    assert found == usual

@@ -63,6 +63,12 @@ def made_current(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
+def cpu_by_default() -> AbstractContextManager[Any]:
+    """A block in which tensors are on the CPU where no device is named, whatever `torch.set_default_device` says."""
+    # Only where it says something: within the block each call of PyTorch takes longer.
+    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
+
+
 def seed_generators(device: torch.device, seed: int) -> None:
     """Seeds what PyTorch draws from on the CPU and on this device.
 

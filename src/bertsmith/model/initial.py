@@ -46,7 +46,8 @@ def _cut_normal(shape: torch.Size, deviation: float, generator: torch.Generator)
     value lies outside: other weights by the same seed, in six times the time.
     """
     share = math.erf(math.sqrt(2.0))  # of a normal distribution within two standard deviations
-    uniform = torch.empty(shape, dtype=torch.float32).uniform_(-share, share, generator=generator)
+    empty = torch.empty(shape, dtype=torch.float32, device=generator.device)
+    uniform = empty.uniform_(-share, share, generator=generator)
     return uniform.erfinv_().mul_(deviation * math.sqrt(2.0)).clamp_(-2 * deviation, 2 * deviation)
 
 

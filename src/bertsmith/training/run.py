@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bertsmith.base import files, fp32_products, ranks
-from bertsmith.base.device import Device, device_of_run
+from bertsmith.base.device import Device, cpu_by_default, device_of_run
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import counted, log_choice, say, warn
 from bertsmith.base.processor import this_processor
@@ -49,10 +49,10 @@ _training = threading.Lock()
 def only_training() -> Iterator[None]:
     """A block that trains, as no other thread does meanwhile: dropout draws from PyTorch's one generator.
 
-    What a program may have set in PyTorch is as training needs it: gradients are computed, and numbers are fp32 where
-    no dtype is named, which other threads see too. When the block ends that is as it was, and so are the generator's
-    state (of a GPU: see `trainer_of`) and how fp32 products are made, and this thread uses no C++ kernels any more.
-    Raises BertsmithError where another run trains in this process.
+    What a program may have set in PyTorch is as training needs it: gradients are computed, and where neither dtype nor
+    device is named numbers are fp32, which other threads see too, and on the CPU. When the block ends that is as it
+    was, and so are the generator's state (of a GPU: see `trainer_of`) and how fp32 products are made, and this thread
+    uses no C++ kernels any more. Raises BertsmithError where another run trains in this process.
     """
     if not _training.acquire(blocking=False):
         fix = "wait until that one has ended, or train in another process"
@@ -61,7 +61,7 @@ def only_training() -> Iterator[None]:
     try:
         torch.set_default_dtype(torch.float32)
         # Outside of inference mode gradients are computed, whatever `no_grad` said before.
-        with torch.inference_mode(False), torch.random.fork_rng([]), fp32_products.kept():
+        with torch.inference_mode(False), cpu_by_default(), torch.random.fork_rng([]), fp32_products.kept():
             yield
     finally:
         end_training()

@@ -154,6 +154,13 @@ def test_a_missing_pooler_is_fresh_and_said(folder, said):
     assert "encoder.pooler: randomly initialised (the folder has no weights for it)" in said.text
 
 
+def test_what_is_fresh_is_the_same_in_a_program_that_names_another_device(folder):
+    edit(folder, lambda tensors: [tensors.pop(f"bert.pooler.dense.{leaf}") for leaf in ("weight", "bias")])
+    with torch.device("meta"):
+        loaded = load_encoder(folder)
+    assert same(loaded, load_encoder(folder))
+
+
 def test_every_problem_is_in_one_message(folder):
     def change(tensors):
         tensors["bert.encoder.layer.0.attention.self.querry.weight"] = tensors.pop(
