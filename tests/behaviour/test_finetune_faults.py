@@ -191,9 +191,21 @@ class Frame(Dataset):
     columns = ("text", "label")
 
 
+class ArrowTable(Frame):
+    """As pyarrow has one, and where the name is the other one, polars."""
+
+    def to_pylist(self) -> list[dict[str, str]]:
+        return TRAIN
+
+
 @pytest.mark.parametrize(
     ("rows_of", "fix"),
-    [(Frame(), 'table.to_dict("records")'), (Dataset(), "give list(...) of them"), (5, "give a file, or a list")],
+    [
+        (Frame(), 'table.to_dict("records")'),
+        (ArrowTable(), "table.to_pylist()"),
+        (Dataset(), "give list(...) of them"),
+        (5, "give a file, or a list"),
+    ],
 )
 def test_what_is_no_list_of_rows_is_told_how_to_become_one(model: Path, rows_of: Any, fix: str) -> None:
     for given in ({"train": rows_of, "dev": DEV}, {"train": TRAIN, "dev": rows_of}):

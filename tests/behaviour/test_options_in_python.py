@@ -250,6 +250,12 @@ def test_resume_is_true_or_false(call: Callable[[Path, Any], object], model: Pat
     assert not (model / "run").exists()
 
 
+@pytest.mark.parametrize("call", RESUMING[:2], ids=["finetune", "distill"])
+def test_nothing_is_resumed_without_a_folder(call: Callable[[Path, Any], object], model: Path):
+    with pytest.raises(BertsmithError, match="there is no run folder to resume from"):
+        call(model, True)
+
+
 def test_a_student_has_settings_of_distillation(model: Path):
     settings: Any = FinetuneSettings()
     with pytest.raises(BertsmithError, match=r"and not a DistillSettings") as raised:

@@ -121,6 +121,8 @@ class Asked:
 def tune(asked: Asked, out: Path | None, resume: bool) -> FinetuneResult:
     """The run of `finetune`, with a teacher or without one. Raises as that."""
     check_class(resume, bool, "resume")
+    if resume and out is None:
+        raise BertsmithError("there is no run folder to resume from", "out", "name the folder, or leave resume out")
     ranks.check_joined()
     check_settings(asked.settings, has_teacher=asked.teacher is not None)
     written = (asked.outputs.dllogger, asked.settings.skip_bad_rows if asked.settings else None)

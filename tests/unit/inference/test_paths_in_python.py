@@ -36,6 +36,12 @@ def labels(model, tmp_path_factory):
     return Predictor(run, "cpu", precision="fp32")
 
 
+def test_a_mapping_of_columns_is_told_to_be_rows(labels, model):
+    for answer in (labels, Embedder(model, "cpu")):
+        with pytest.raises(BertsmithError, match="'text' holds no text, but a list; a mapping is one row"):
+            answer({"text": ["word1", "word2"]})
+
+
 @pytest.mark.parametrize(
     ("call", "name"),
     [

@@ -56,6 +56,9 @@ _USUAL_NAMES = {"id", "idx", "index", "text", "text_b", "label", "sentence", "se
 _QUOTED_BEHIND_SPACE = re.compile(r'\s+"(?:[^"]|"")*"\s*')
 # What can be gone through in Python, but not row by row.
 _NO_ROWS = (Mapping, Set, bytes, bytearray)
+# Of tables of pyarrow and of polars, as mappings; then those of pandas.
+_GIVES_ROWS = ("to_pylist", "to_dicts")
+_OF_PANDAS = 'of a table of pandas give table.to_dict("records")'
 # The message for a fault, and what to do about it.
 _FAULTS = {
     NOT_JSON: ("this line is not JSON", "write an object a line"),
@@ -116,7 +119,7 @@ def no_list(rows: object, name: str, fix: str) -> BertsmithError:
     """For what is given in place of a list of rows. name: what the rows are called. fix: where nothing better is
     known."""
     if hasattr(rows, "columns"):
-        fix = 'of a table of pandas give table.to_dict("records")'
+        fix = next((f"give table.{name}()" for name in _GIVES_ROWS if hasattr(rows, name)), _OF_PANDAS)
     elif _is_iterable(rows):
         fix = "give list(...) of them, as they are read more than once"
     return BertsmithError(f"{name} are of type {type(rows).__name__}, which is no list of rows", name, fix)

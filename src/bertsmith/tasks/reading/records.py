@@ -294,7 +294,9 @@ def text_of(row: Row, column: str) -> str:
         raise ValueError(f"no column '{column}'; {found_in(row)}")
     text = row[column]
     if not isinstance(text, str):
-        raise ValueError(f"column '{column}' holds no text")
+        # A mapping of columns, as other libraries take a table.
+        of_many = ", but a list; a mapping is one row, so give a list of them" if isinstance(text, list) else ""
+        raise ValueError(f"column '{column}' holds no text{of_many}")
     if not text.strip():
         raise ValueError(f"column '{column}' is empty")
     check_characters(text, column)
