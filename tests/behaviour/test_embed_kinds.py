@@ -20,6 +20,7 @@ from bertsmith.inference.embed_file import embed_file
 from bertsmith.inference.parts.folder import PartsFolder
 from bertsmith.inference.parts.run import RowOptions
 from bertsmith.weights.huggingface import load_encoder
+from made_heads import made_head
 from made_rows import PIECES, WORDS
 
 CPU = {"device": "cpu", "precision": "fp32"}
@@ -46,6 +47,13 @@ def test_pooling_and_scaling_are_chosen_and_logged_where_they_differ(model, pool
         assert np.allclose(vector, expected / np.linalg.norm(expected), atol=1e-6)
     assert "scaled to length 1: True (asked for; the folder's own is False)" in said.text
     assert (f"pooling: {pooling} (asked for; the folder's own is mean)" in said.text) == (pooling != "mean")
+
+
+def test_vectors_are_pooled_and_scaled_as_the_folder_says(tmp_path):
+    folder = made_head("embed", tmp_path / "model")  # max, and length 1
+    for text, vector in zip(TEXTS, Embedder(folder, **CPU)(TEXTS), strict=True):
+        expected = hidden_of(folder, text).max(0)
+        assert np.allclose(vector, expected / np.linalg.norm(expected), atol=1e-6)
 
 
 def test_the_vectors_of_tokens_are_those_of_transformers_layers(model, tmp_path):

@@ -31,6 +31,7 @@ from bertsmith.training.checkpoints.position import read_position
 from bertsmith.training.loop import Trainer
 from bertsmith.training.run_folder import Run
 from made_kills import Moment, drawing
+from made_pairs import pairs
 from made_rows import QUICK, rows
 from made_runs import figures, ran, signalled_after, weights
 
@@ -76,6 +77,20 @@ def test_each_step_draws_dropout_of_its_own(model: Path, tmp_path: Path) -> None
     drawn = losses("drawn", 0.5)
     assert len(set(drawn)) == 8, "each of the two orders comes several times"
     assert losses("again", 0.5) == drawn
+
+
+def test_each_seed_draws_dropout_of_its_own(model: Path, tmp_path: Path) -> None:
+    """Vectors come of no head, which each seed would draw too; so without dropout all seeds have the same loss."""
+
+    def losses(seed: int, dropout: float) -> list[float]:
+        made = replace(QUICK, epochs=8, learning_rate=1e-30, log_every=1, dropout=dropout, attention_dropout=0.0)
+        out = tmp_path / f"{seed} {dropout}"
+        bertsmith.finetune("embed", model, pairs(2, 1), pairs(4, 2), out, settings=replace(made, seed=seed))
+        return [each["loss"] for each in Run(out).metrics("train")]
+
+    without = losses(1, 0.0) + losses(2, 0.0)
+    assert max(without) - min(without) < 1e-5
+    assert not set(losses(1, 0.5)) & set(losses(2, 0.5))
 
 
 def test_the_folder_is_a_run_folder(unbroken: Run, model: Path) -> None:

@@ -132,6 +132,15 @@ def test_plain_text_by_its_three_rules(tmp_path: Path, tokenizer: Tokenizer) -> 
     assert corpus.counts["kept"]["documents"] == 3
 
 
+def test_a_document_of_the_fewest_characters_is_kept(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    source = tmp_path / "lines.txt"
+    source.write_text("a fox is so very new\na fox is very brown\n")
+    corpus = prepare(source, tmp_path / "corpus", tokenizer=tokenizer, options=with_options(documents="line"))
+    counts = check_books(corpus)
+    assert counts["kept"] == {"documents": 1, "bytes": 20}
+    assert counts["dropped"]["shorter than 20 characters"]["examples"] == ["lines.txt@21: a fox is very brown"]
+
+
 def test_bad_encoding_is_counted_and_strict_refuses(tmp_path: Path, tokenizer: Tokenizer) -> None:
     source = tmp_path / "latin.txt"
     source.write_bytes("Voilà une phrase écrite en français.".encode("latin-1"))

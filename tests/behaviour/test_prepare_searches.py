@@ -118,6 +118,37 @@ def position(lines: list[str], number: int) -> int:
     return sum(len(line.encode()) + 1 for line in lines[:number])
 
 
+def test_each_evaluation_file_is_told_what_the_corpus_holds_of_it(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Both files have the text of the first document; the next has text of one file, and then of the other."""
+    lines = [sentence(1), f"{sentence(2)} {sentence(3)}", sentence(4)]
+    source = write_lines(tmp_path / "text.txt", lines)
+    tests = (
+        write_lines(tmp_path / "one.txt", [sentence(1), sentence(2)]),
+        write_lines(tmp_path / "two.txt", [sentence(1), sentence(3), sentence(5)]),
+    )
+    corpus = prepare(source, tmp_path / "corpus", tokenizer=tokenizer, options=options(exclude=tests))
+    figures = corpus.account["searches"]["contamination"]["files"]
+    names = ("file", "documents", "found", "ngrams")
+    assert [[each[name] for name in names] for each in figures] == [["one.txt", 2, 36, 36], ["two.txt", 2, 36, 54]]
+    beginnings = [" ".join(sentence(seed).split()[:13]) for seed in (1, 2, 3)]
+    second = f"text.txt@{position(lines, 1)}: "
+    assert figures[0]["examples"] == [f"text.txt@0: '{beginnings[0]}'", f"{second}'{beginnings[1]}'"]
+    assert figures[1]["examples"] == [f"text.txt@0: '{beginnings[0]}'", f"{second}'{beginnings[2]}'"]
+    found = corpus.counts["dropped"][HOLDS]
+    assert (found["count"], found["bytes"]) == (2, len(lines[0]) + len(lines[1]))
+    assert all(each.endswith("(one.txt)") for each in found["examples"])
+
+
+def test_evaluation_text_that_was_changed_since_a_stop_is_read_again(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    source = write_lines(tmp_path / "text.txt", [sentence(seed) for seed in range(6)])
+    test = write_lines(tmp_path / "test.txt", [sentence(4)])
+    with interrupted_after("search_part"):
+        prepare(source, tmp_path / "corpus", tokenizer=tokenizer, options=options(exclude=(test,)))
+    write_lines(test, [sentence(2), sentence(5)])
+    corpus = prepare(source, tmp_path / "corpus", tokenizer=tokenizer, options=options(exclude=(test,)))
+    assert dropped(corpus) == {HOLDS: 2}
+
+
 def test_what_is_only_reported_is_kept(tmp_path: Path, tokenizer: Tokenizer) -> None:
     source = write_lines(tmp_path / "text.txt", [sentence(seed) for seed in range(6)])
     test = write_lines(tmp_path / "test.txt", [sentence(4)])

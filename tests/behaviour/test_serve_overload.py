@@ -243,6 +243,8 @@ def test_what_fails_in_a_batch_fails_alone(served_models: dict[str, Path]) -> No
         assert [each.status_code for each in answers] == [200, 424, 200]
         assert answers[1].json()["error_type"] == "Backend"
         assert (await held).status_code == 200
+        counted = (await client.get("/metrics")).text.splitlines()
+        assert 'bertsmith_rows_total{model="labels"} 3.0' in counted, "the row that failed was not answered"
 
     run(served_models, work)
 

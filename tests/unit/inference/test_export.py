@@ -304,6 +304,7 @@ def test_a_graph_with_weights_beside_it_runs_wherever_it_is_moved(
     export(made_head("encoder", tmp_path / "drawn"), tmp_path / "out", ExportOptions(to, int8, measure=False))
     (tmp_path / "out").rename(tmp_path / "moved")
     (path,) = (tmp_path / "moved").rglob("model.onnx")
+    assert all(each.parent == path.parent for each in (tmp_path / "moved").rglob("*.data")), "of this graph alone"
     assert path.stat().st_size < sum(each.stat().st_size for each in path.parent.glob("*.onnx.data"))
     options = onnxruntime.SessionOptions()
     if not this_processor().vnni:  # where the usual 8-bit products overflow

@@ -133,6 +133,27 @@ def test_documents_that_agree_in_the_threshold_are_near_copies(tmp_path: Path) -
     assert near_copies(tmp_path, [np.array([first, half, less])], 0.5) == [[0, 10, 0, 0, 500]]
 
 
+def test_a_document_is_compared_with_every_leader_of_each_of_its_buckets(tmp_path: Path) -> None:
+    """It shares a band with one that is unlike it, and another band with the one that it is like; or the same band with
+    both."""
+    rows, draw = band_rows(0.8), np.random.default_rng(0)
+    band = [slice(rows * number, rows * (number + 1)) for number in range(PERMUTATIONS // rows)]
+    first, second, third = draw.integers(0, 2**32, (3, PERMUTATIONS), dtype=np.uint32)
+    third[band[2]] = first[band[2]]
+
+    def like(other: np.ndarray, shared: int) -> np.ndarray:
+        """As `other`, with one value of every band but one changed."""
+        copy = other.copy()
+        for number, values in enumerate(band):
+            copy[values.start] ^= np.uint32(number != shared)
+        return copy
+
+    of_second, of_first, of_third = like(second, 1), like(first, 0), like(third, 2)
+    of_second[band[0]], of_first[band[1]] = first[band[0]], second[band[1]]
+    found = near_copies(tmp_path, [np.array([first, second, third, of_second, of_first, of_third])], 0.8)
+    assert [row[1:4] for row in found] == [[30, 0, 10], [40, 0, 0], [50, 0, 20]]
+
+
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.integers(1, 3))
 @settings(max_examples=20, deadline=None)
 def test_of_many_equal_documents_one_stays(kinds: list[int], parts: int) -> None:

@@ -169,6 +169,23 @@ def test_the_report_of_numbers(tmp_path):
     assert np.mean([each["true"] for each in parts]) == pytest.approx(true.mean())
 
 
+def test_the_chart_of_numbers_has_the_predicted_ones_on_its_lower_axis(tmp_path, monkeypatch):
+    drawn, save = {}, plots.save_figure
+
+    def kept(figure, path):
+        drawn[path.name] = figure
+        save(figure, path)
+
+    monkeypatch.setattr(plots, "save_figure", kept)
+    predicted, true = np.array([1.0, 2.0, 3.0]), np.array([10.0, 30.0, 20.0])
+    report_numbers(tmp_path, about(3), predicted, true)
+    (axes,) = drawn["calibration.png"].axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted", "true")
+    points = np.column_stack([predicted, true])
+    assert np.array_equal(axes.collections[0].get_offsets(), points)
+    assert np.array_equal(axes.lines[1].get_xydata(), points), "each is a part by itself"
+
+
 def test_the_report_of_a_tagger_draws_sentences_again(tmp_path):
     words = classified(90)
     sentence = np.repeat(range(30), 3).tolist()
