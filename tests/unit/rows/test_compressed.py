@@ -6,6 +6,7 @@ import bz2
 import gzip
 import lzma
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +67,25 @@ def test_frames_to_be_skipped_are_skipped(tmp_path: Path) -> None:
     path.write_bytes(SKIPPED + zst(TEXT) + SKIPPED + zst(b"end"))
     assert packing(peek(path, "", 8)) == "zst"
     assert read(path, "zst") == (TEXT + b"end", "")
+
+
+def test_a_frame_with_a_long_window_is_read(tmp_path: Path) -> None:
+    """256 MB, of `zstd --ultra --long=28`, which zstd refuses unless it is allowed. Written by hand: packing with such
+    a window takes as much memory."""
+    path = tmp_path / "a"
+    header, window, one_raw_block_of_5 = b"\x28\xb5\x2f\xfd\x00", b"\x90", b"\x29\x00\x00"
+    path.write_bytes(header + window + one_raw_block_of_5 + b"words")
+    assert read(path, "zst") == (b"words", "")
+
+
+def test_damage_costs_no_more_of_the_text_before_it_than_a_step(tmp_path: Path) -> None:
+    path, packer, no_block = tmp_path / "a", zlib.compressobj(wbits=31), b"\x07"
+    path.write_bytes(packer.compress(TEXT) + packer.flush(zlib.Z_FULL_FLUSH) + no_block)
+    with open_bytes(path, "gz") as file:
+        found = b"".join(file)  # by lines, for which more is unpacked at once
+        assert "invalid block type" in damage_of(file)
+    assert TEXT.startswith(found)
+    assert len(found) >= len(TEXT) - (1 << 14)
 
 
 @pytest.mark.parametrize("codec", sorted(PACKERS))

@@ -150,6 +150,9 @@ def test_lines_and_files_too_long_are_cut_and_counted(tmp_path: Path, monkeypatc
     cut = next(entry for what, entry in account.changed.items() if "cut off" in what)
     assert (cut.count, cut.bytes) == (1, 71)
     assert account.stream_bytes == path.stat().st_size
+    path.write_text("x" * 49 + "\n" + "y" * 49 + "é and more\nshort\n")
+    documents, account = read(path, "line", ReadOptions(strict=True))
+    assert [document.text for document in documents] == ["x" * 49, "y" * 49, "short"], "no character is cut through"
     path.write_text("".join(f"line {number}\n" for number in range(10)))
     documents, account = read(path, "file")
     assert "".join(document.text for document in documents) == path.read_text()
