@@ -96,6 +96,24 @@ def test_wikiextractor_blocks(tmp_path: Path) -> None:
     assert account.changed["first lines that repeat the title, left out"].examples == ["wiki_00@12", "wiki_00@14"]
 
 
+def test_the_title_of_a_block_may_hold_quotes_and_its_bytes_are_placed_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "wiki_00"
+    content = '<doc id="12" url="u" title="The "Heroes" of it">\n The "Heroes" of it \nText.\n</doc>\n'.encode()
+    content += b'<doc url="u" title="B">\ncaf\xe9\n</doc>\nstray \xff\n<doc id="15" url="u" title="C">\nLast.\n'
+    path.write_bytes(content)
+    documents, account = read(path, "wikiextractor")
+    begin = content.index(b"caf")
+    assert [(document.id, document.text) for document in documents] == [
+        ("wiki_00@12", "Text.\n"),
+        (f"wiki_00@{begin}", "caf\ufffd\n"),
+        ("wiki_00@15", "Last.\n"),
+    ]
+    assert account.changed["<doc> blocks without their end"].count == 1
+    assert account.changed["bytes that are not UTF-8, replaced by U+FFFD"].examples == [f"wiki_00, byte {begin + 3}"]
+    outside = account.changed["lines outside <doc> blocks, left out"]
+    assert (outside.bytes, outside.examples) == (8, [f"wiki_00, byte {content.index(b'stray')}"])
+
+
 def test_wikiextractor_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "wiki_00"
     path.write_text(json.dumps({"id": "12", "url": "u", "title": "Tree", "text": "Tree\n\nA plant."}) + "\n")
@@ -150,9 +168,10 @@ def test_lines_and_files_too_long_are_cut_and_counted(tmp_path: Path, monkeypatc
     cut = next(entry for what, entry in account.changed.items() if "cut off" in what)
     assert (cut.count, cut.bytes) == (1, 71)
     assert account.stream_bytes == path.stat().st_size
-    path.write_text("x" * 49 + "\n" + "y" * 49 + "é and more\nshort\n")
+    path.write_text("x" * 49 + "\n" + "y" * 49 + "é and more\n" + "z" * 50)
     documents, account = read(path, "line", ReadOptions(strict=True))
-    assert [document.text for document in documents] == ["x" * 49, "y" * 49, "short"], "no character is cut through"
+    assert [document.text for document in documents] == ["x" * 49, "y" * 49, "z" * 50], "no character is cut through"
+    assert [entry.count for _, entry in account.changed.items()] == [1], "the others have just the longest length"
     path.write_text("".join(f"line {number}\n" for number in range(10)))
     documents, account = read(path, "file")
     assert "".join(document.text for document in documents) == path.read_text()
