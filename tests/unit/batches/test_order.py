@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,15 @@ def test_the_index_of_another_corpus_is_not_taken(tmp_path: Path) -> None:
         make_order(source).instances(0, 50)
     )
     assert source.opened
+
+
+def test_the_index_of_a_corpus_of_as_many_tokens_is_not_taken(tmp_path: Path) -> None:
+    for sha256 in ("one", "other"):
+        source = make_source()
+        listed = [replace(each, sha256={"00000.tokens.npy": sha256}) for each in source.shards("train")]
+        source.shards = lambda split, listed=listed: listed
+        make_order(source, cache_folder=tmp_path).epoch(0)
+        assert source.opened
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ETIMEDOUT])

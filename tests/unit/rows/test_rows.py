@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.rows import tables
 from bertsmith.rows.conll import NOT_NUMBERED, UNEVEN, conll_rows
 from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, REPEATED, json_rows
 from bertsmith.rows.lines import split_at_returns
@@ -58,6 +59,20 @@ def test_rows_of_a_table_know_their_lines_past_quoted_line_breaks_and_faults() -
 def test_rows_of_as_many_cells_tell_more_than_quotes_that_csv_would_not_write() -> None:
     rows = [["a", "b"], ["x\ty", "z"]]
     assert cells_of(b'a\tb\n"x\ty"\tz\n', True, ["\t", '\t"']) == ('\t"', rows)
+    for choices in ([',"', ';"'], [';"', ',"']):
+        assert cells_of(b"a;b,c\n1;2,3\n", True, choices)[0] == choices[0], "of equals the first"
+
+
+def test_long_cells_are_read_and_rows_behind_a_row_that_is_too_long_know_their_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cell = "x" * 200_000  # more than Python's csv takes by itself
+    assert [row.cells for row in table_rows(lines(f"a\n{cell}\n".encode()), ',"')] == [["a"], [cell]]
+    monkeypatch.setattr(tables, "LONGEST_ROW", 20)
+    content = b'a,b\n"' + b"x" * 30 + b'\nmore\nand more",y\nc,d\n'
+    rows = list(table_rows(lines(content), ',"'))
+    assert places(content, rows) == [(1, ["a", "b"]), (2, None), (5, ["c", "d"])]
+    assert sum(row.size_bytes for row in rows) == len(content)
 
 
 @pytest.mark.parametrize("first", [b"sep=;\r\n", b'"sep=;"\n', b"SEP=;\n"])
@@ -74,7 +89,7 @@ def test_a_line_that_names_the_separator_is_no_row(first: bytes) -> None:
     assert [row.cells for row in table_rows(lines(b"sep=;"), ';"')] == []
 
 
-REPEATS = b'\n{"a": 1, "b": {"c": 1, "c": 1}}\n{"a": 1, "b": {"c": 1}, "a": 2}'
+REPEATS = b'\n{"a": 1, "b": {"c": 1, "c": 1, "d": 1}}\n{"a": 1, "a": 2, "b": {"c": 1}}'
 
 
 def test_rows_of_json_lines() -> None:
@@ -96,9 +111,10 @@ def test_rows_of_json_lines() -> None:
 
 
 def test_sentences_of_columns() -> None:
-    content = b"-DOCSTART- O\n\nEU B-ORG\nrejects O\n\n\nPeter\tB-PER\nB\xe9\tI-PER\n\na x O\nb O\n"
+    content = b"-DOCSTART- O\n\nEU\xef\xbf\xbd B-ORG\nrejects O\n\n\nPeter\tB-PER\nB\xe9\tI-PER\n\na x O\nb O\n"
     first, second, third = conll_rows(lines(content))
-    assert (first.line, first.begin, first.cells) == (3, 14, [["EU", "B-ORG"], ["rejects", "O"]])
+    assert (first.line, first.begin, first.cells) == (3, 14, [["EU\ufffd", "B-ORG"], ["rejects", "O"]])
+    assert first.is_utf8, "the file itself has that character"
     assert (second.line, second.cells, second.is_utf8) == (7, [["Peter", "B-PER"], ["B\ufffd", "I-PER"]], False)
     assert (third.line, third.cells, third.fault) == (10, [["a", "x", "O"], ["b", "O"]], UNEVEN)
     assert third.raw == b"a x O\nb O\n"
@@ -111,6 +127,8 @@ def test_sentences_of_several_tokens_tell_whether_tokens_are_numbered(first: str
     one = first + "1 EU B-ORG O\n2 rejects O O\n\n1 Berlin B-LOC O\n\n1 in O O\n2 an\n\n3 out O O\n"
     tokens = [[cells[0] for cells in row.cells or []] for row in conll_rows(lines(one.encode()))]
     assert tokens == [["Hello"]] * ("Hello" in first) + [["EU", "rejects"], ["Berlin"], ["1", "2"], ["out"]]
+    alone = conll_rows(lines(b"1 in O O\n\n1 out O O\n"))
+    assert [row.cells for row in alone] == [[["in", "O", "O"]], [["out", "O", "O"]]]
     other = first.replace("1 ", "", 1) + "EU NNP B-ORG\nrejects VB O\n\n1 CD B-X\n2 CD I-X\n\n1 CD O\n"
     tokens = [[cells[0] for cells in row.cells or []] for row in conll_rows(lines(other.encode()))]
     assert tokens == [["Hello"]] * ("Hello" in first) + [["EU", "rejects"], ["1", "2"], ["1"]]
@@ -181,7 +199,7 @@ def test_paragraphs_of_squad_and_what_is_wrong_with_them_and_their_questions() -
 @pytest.mark.parametrize(
     ("raw", "place", "what"),
     [
-        (b'{"a": 1,\n "b": }', "x.json:2, byte 15", "not JSON (Expecting value)"),
+        ('{"é": 1,\n "b": }'.encode(), "x.json:2, byte 16", "not JSON (Expecting value)"),
         ('{"é": "é",\n'.encode() + b'"\xff"}', "x.json:2, byte 14", "not UTF-8"),
         (b"[" * 100_000, "x.json:1, byte 0", "not JSON"),
     ],
