@@ -124,12 +124,15 @@ def test_each_evaluation_file_is_told_what_the_corpus_holds_of_it(tmp_path: Path
     source = write_lines(tmp_path / "text.txt", lines)
     tests = (
         write_lines(tmp_path / "one.txt", [sentence(1), sentence(2)]),
-        write_lines(tmp_path / "two.txt", [sentence(1), sentence(3), sentence(5)]),
+        write_lines(tmp_path / "two.txt", [sentence(1), sentence(3), sentence(5, 13)]),
     )
     corpus = prepare(source, tmp_path / "corpus", tokenizer=tokenizer, options=options(exclude=tests))
     figures = corpus.account["searches"]["contamination"]["files"]
-    names = ("file", "documents", "found", "ngrams")
-    assert [[each[name] for name in names] for each in figures] == [["one.txt", 2, 36, 36], ["two.txt", 2, 36, 54]]
+    names = ("file", "documents", "found", "ngrams", "short")
+    assert [[each[name] for name in names] for each in figures] == [
+        ["one.txt", 2, 36, 36, 0],
+        ["two.txt", 2, 36, 37, 0],
+    ]
     beginnings = [" ".join(sentence(seed).split()[:13]) for seed in (1, 2, 3)]
     second = f"text.txt@{position(lines, 1)}: "
     assert figures[0]["examples"] == [f"text.txt@0: '{beginnings[0]}'", f"{second}'{beginnings[1]}'"]
@@ -201,6 +204,8 @@ def test_near_copies_are_dropped_and_named(tmp_path: Path, tokenizer: Tokenizer)
     source = write_lines(tmp_path / "text.txt", lines)
     corpus = prepare(source, tmp_path / "near", tokenizer=tokenizer, options=options(near_duplicates=True))
     assert dropped(corpus) == {COPY: 1, NEAR: 1}
+    figures = corpus.account["searches"]["near_duplicates"]
+    assert (figures["compared"], figures["dropped"]) == (2, 1)
     (example,) = corpus.counts["dropped"][NEAR]["examples"]
     assert example.startswith(f"text.txt@{position(lines, 3)}: ")
     assert f"(as text.txt@{position(lines, 1)}, 9" in example

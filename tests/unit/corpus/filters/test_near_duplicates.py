@@ -64,6 +64,13 @@ def test_signatures_do_not_depend_on_what_is_signed_together() -> None:
     assert (together == np.concatenate([signatures_of([each], 5) for each in texts])).all()
 
 
+def test_long_texts_that_only_begin_alike_are_unlike() -> None:
+    """A fifth of all their runs of five are in common."""
+    begin = text(0, 1500)
+    one, other = signatures_of([f"{begin} {text(seed, 3000)}" for seed in (1, 2)], 5)
+    assert (one == other).mean() < 0.4
+
+
 @pytest.mark.parametrize("threshold", [0.3, 0.5, 0.8, 0.9, 1.0])
 def test_bands_find_pairs_at_the_threshold(threshold: float) -> None:
     rows = band_rows(threshold)
