@@ -19,6 +19,7 @@ from bertsmith.inference.embed import VectorOptions
 from bertsmith.inference.embed_file import embed_file
 from bertsmith.inference.parts.folder import PartsFolder
 from bertsmith.inference.parts.run import RowOptions
+from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.weights.huggingface import load_encoder
 from made_heads import made_head
 from made_rows import PIECES, WORDS
@@ -72,6 +73,26 @@ def test_the_vectors_of_tokens_are_those_of_transformers_layers(model, tmp_path)
             assert [each["index"] for each in token["layers"]] == [-1, -2]
             for each in token["layers"]:
                 assert np.allclose(each["values"], states[each["index"]][0, place].numpy(), atol=2e-6)
+
+
+def test_what_is_not_done_to_texts_or_by_an_export_is_refused(tmp_path):
+    folder = made_head("embed", tmp_path / "model")
+    with pytest.raises(BertsmithError, match="gives the hidden states of its last layer alone"):
+        Embedder(folder, **CPU, backend="onnx", vectors=VectorOptions(layers=(0,)))
+    (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    assert Embedder(folder, **CPU)(["word1"]).shape == (1, 32), "this tokenizer lower-cases texts itself"
+    Tokenizer.from_vocabulary(PIECES, lowercase=False).save(folder)
+    with pytest.raises(BertsmithError, match="this folder lower-cases texts for a tokenizer that has capital letters"):
+        Embedder(folder, **CPU)
+
+
+def test_a_text_whose_vector_is_not_finite_is_named(model):
+    embedder = Embedder(model, **CPU)
+    with torch.no_grad():
+        embedder._model.encoder.embeddings.word.weight[PIECES.index("lovely")] = torch.nan
+    with pytest.raises(BertsmithError, match="not finite") as caught:
+        embedder(["word1", "word2 lovely", "word3"])
+    assert caught.value.where == "row 2"
 
 
 def test_the_vectors_of_no_tokens_are_as_wide_as_those_of_some(model):

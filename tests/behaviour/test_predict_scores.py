@@ -104,6 +104,10 @@ def test_one_text_and_what_is_not_computed_here_are_refused(folder, tmp_path):
         Predictor(folder, "cpu")(["word1"])
     with pytest.raises(BertsmithError, match=r"its activation is torch\.nn\.modules\.activation\.Tanh"):
         Predictor(changed(folder, tmp_path / "tanh", "torch.nn.modules.activation.Tanh"), "cpu")
+    prompts = changed(folder, tmp_path / "prompts", IDENTITY) / "config_sentence_transformers.json"
+    prompts.write_text(json.dumps({**json.loads(prompts.read_text()), "default_prompt_name": "query"}))
+    with pytest.raises(BertsmithError, match="it puts a prompt before every pair"):
+        Predictor(prompts.parent, "cpu")
 
 
 def test_a_number_of_a_model_that_was_fitted_to_numbers_stays_one(folder, tmp_path):
