@@ -51,7 +51,7 @@ def check_books(corpus: Corpus) -> dict[str, Any]:
     unigrams = np.zeros(tokenizer.size, np.int64)
     for split in SPLITS:
         tokens, sentences, documents = 0, 0, 0
-        longest, unknown = 0, 0
+        longest, unknown, words = 0, 0, 0
         for number in range(len(corpus.shards(split))):
             shard = corpus.open_shard(split, number)
             assert (np.diff(shard.sentence_offsets) > 0).all()
@@ -61,6 +61,7 @@ def check_books(corpus: Corpus) -> dict[str, Any]:
             documents += len(shard.document_offsets) - 1
             longest = max(longest, int(np.diff(shard.sentence_offsets[shard.document_offsets]).max(initial=0)))
             unknown += int((shard.tokens == tokenizer.special.unknown).sum())
+            words += int((~tokenizer.is_continuation[shard.tokens]).sum())
             assert not np.isin(
                 shard.tokens, [tokenizer.special.mask, tokenizer.special.cls, tokenizer.special.sep]
             ).any()
@@ -68,7 +69,7 @@ def check_books(corpus: Corpus) -> dict[str, Any]:
                 unigrams += np.bincount(shard.tokens, minlength=tokenizer.size)
         account = corpus.account["splits"][split]
         assert (account["tokens"], account["sentences"], account["documents"]) == (tokens, sentences, documents)
-        assert (account["longest"][0], account["unknown"]) == (longest, unknown)
+        assert (account["longest"][0], account["unknown"], account["words"]) == (longest, unknown, words)
         assert sum(account["histogram"]) == documents
     assert np.array_equal(unigrams, corpus.unigrams())
     assert corpus.documents("train") + corpus.documents("held_out") == counts["kept"]["documents"]
@@ -94,7 +95,10 @@ SOURCES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", sorted(SOURCES))
-def test_every_kind_of_source_gives_the_same_documents(name: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_every_kind_of_source_gives_the_same_documents(
+    name: str, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertsmith.corpus.stages.tokenise._COUNTED_AT_ONCE", 7)
     (tmp_path / name).write_bytes(SOURCES[name])
     corpus = prepare(tmp_path / name, tmp_path / "corpus", tokenizer=tokenizer, options=OPTIONS)
     counts = check_books(corpus)
@@ -106,6 +110,7 @@ def test_every_kind_of_source_gives_the_same_documents(name: str, tmp_path: Path
     }
     assert counts["read"]["documents"] == len(ARTICLES)
     assert counts["changed"]["special tokens written in a text, read as plain text"]["count"] == 1
+    assert counts["changed"]["sentences of characters that the tokenizer drops, left out"]["count"] == 1
     plain = Tokenizer.load(corpus.folder / "tokenizer")
     kept = [ARTICLES[n] for n in (0, 1, 5)]
     assert corpus.tokens("train") + corpus.tokens("held_out") == sum(map(len, plain.encode_ids(kept)))

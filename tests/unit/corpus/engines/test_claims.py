@@ -117,3 +117,5 @@ def test_who_sleeps_is_told_by_the_folders_own_clock(tmp_path: Path) -> None:
         written = (tmp_path / "seats" / "1").stat().st_mtime
         os.utime(tmp_path / "seats" / "1", (written, written - 2 * LONG))
         assert all_inactive(tmp_path, LONG)
+        with Claims(tmp_path, 2, LONG).seated():
+            assert not all_inactive(tmp_path, LONG), "one of two"

@@ -43,8 +43,9 @@ def test_a_part_is_made_once_and_again_when_made_of_something_else(tmp_path: Pat
     assert make_once(folder, "a", make) == {"n": 1}
     assert make_once(folder, "a", make) == {"n": 1}
     assert make_once(folder, "b", make) == {"n": 2}
-    (folder / "data").write_text("cut")
-    assert finished(folder, "b") is None
+    for damaged in ("cut", "dat\0"):
+        (folder / "data").write_text(damaged)
+        assert finished(folder, "b") is None
     assert make_once(folder, "b", make) == {"n": 3}
     (folder / MARK).write_text("{")
     assert make_once(folder, "b", make) == {"n": 4}
@@ -63,6 +64,7 @@ def test_a_part_whose_mark_is_damaged_is_none_of_another_version(tmp_path: Path,
     mark = json.loads((other / MARK).read_text())
     (other / MARK).write_text(json.dumps(mark | {"versions": "others"}))
     assert by_other_versions(tmp_path)
+    assert finished(other, "a") is None
 
 
 def test_of_two_that_make_a_part_both_return_what_is_there(tmp_path: Path) -> None:
