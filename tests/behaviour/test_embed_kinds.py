@@ -86,6 +86,17 @@ def test_what_is_not_done_to_texts_or_by_an_export_is_refused(tmp_path):
         Embedder(folder, **CPU)
 
 
+def test_a_text_has_from_three_tokens_to_as_many_as_the_model_has_positions(tmp_path):
+    folder = made_head("embed", tmp_path / "model")
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 99}')
+    assert Embedder(folder, **CPU).max_length == 40
+    for length in (3, 40):
+        assert Embedder(folder, **CPU, vectors=VectorOptions(max_length=length)).max_length == length
+    for length in (2, 41):
+        with pytest.raises(BertsmithError, match=f"max_length is {length}, and the model reads from 3 to 40 tokens"):
+            Embedder(folder, **CPU, vectors=VectorOptions(max_length=length))
+
+
 def test_a_text_whose_vector_is_not_finite_is_named(model):
     embedder = Embedder(model, **CPU)
     with torch.no_grad():

@@ -174,3 +174,16 @@ def test_almost_everything_masked_still_fits() -> None:
     )
     batches = StepBuilder(source, 20, masking, 512, shapes=shapes).build(0).micro_batches
     assert {len(batch.masked_positions) for batch in batches} == {shapes.masked}
+
+
+def test_a_micro_batch_fits_that_has_no_more_of_anything_than_the_shape() -> None:
+    shapes = FixedShapes(tokens=256, sequences=8, masked=128, longest=64, micro_batches=1, expected_fill=1.0)
+
+    def fits(*counts: int) -> bool:
+        return shapes.hold(*(np.array([4, count]) for count in counts))
+
+    assert fits(5, 100, 128), "what is left of 256 tokens takes three sequences"
+    assert not fits(6, 100, 128)
+    assert fits(8, 256, 128)
+    assert not fits(8, 257, 128)
+    assert not fits(5, 100, 129)

@@ -20,7 +20,8 @@ def test_of_a_model_with_more_rows_than_pieces_the_others_have_no_part(tmp_path)
     shares = {each["piece"]: each["probability"] for each in guesses}
     assert sorted(shares) == sorted(PIECES)
     assert sum(shares.values()) == pytest.approx(1, abs=1e-5)
-    (scored,) = load_predictor(folder, **CPU, likelihood=True)(["word1 word2"])
+    scored, nothing = load_predictor(folder, **CPU, likelihood=True)(["word1 word2", "\x01"])
+    assert (nothing["log_likelihood"], nothing["tokens"], nothing["per_token"]) == (0.0, 0, None)
     assert math.exp(scored["pieces"][1]["log_likelihood"]) == pytest.approx(shares["word2"], rel=1e-4)
 
 
