@@ -66,7 +66,8 @@ def save_recipe(recipe: Recipe, path: Path) -> None:
 
 @cache
 def small_corpus() -> Path:
-    """A corpus of Python's own documentation, some documents held out; made once a process, and only read."""
+    """A corpus of Python's own documentation, some documents held out; made once a process, and only read. Which ones
+    depends on Python's version; of each, a shard has a document or two, so that every rank draws one."""
     # Here, so that tests on a GPU, which read a stored corpus, need no library that splits sentences.
     from bertsmith.corpus.options import PrepareOptions
     from bertsmith.corpus.prepare import prepare
@@ -75,7 +76,7 @@ def small_corpus() -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     texts = sorted(pydoc_data.topics.topics.values(), key=len)[-12:]
     (folder / "topics.txt").write_text("\n".join(" ".join(text.split())[:6000] for text in texts), encoding="utf-8")
-    options = PrepareOptions(documents="line", held_out=0.3, vocabulary_size=512, workers=1, shard_tokens=8000)
+    options = PrepareOptions(documents="line", held_out=0.3, vocabulary_size=512, workers=1, shard_tokens=4000)
     return prepare(folder / "topics.txt", folder / "corpus", options=options).folder
 
 
