@@ -30,6 +30,8 @@ VARIABLE = "BERTSMITH_FP32_PRODUCTS"
 _backend: Any = torch.backends.mkldnn
 
 _SETTINGS = {DEFAULT: "none", ONEDNN: "bf16"}
+# What permits less than fp32; `torch.set_float32_matmul_precision` may have given it, for processors with AMX.
+_LESS = ("bf16", "tf32")
 
 
 def choose_fp32_products(of_run: str = "") -> str:
@@ -58,7 +60,7 @@ def choose_fp32_products(of_run: str = "") -> str:
 
 def use(name: str) -> None:
     """Switches the whole process to "default" or "onednn", without checking whether it is exact."""
-    if name != DEFAULT or _backend.matmul.fp32_precision == _SETTINGS[ONEDNN]:
+    if name != DEFAULT or _backend.matmul.fp32_precision in _LESS:
         _backend.matmul.fp32_precision = _SETTINGS[name]
 
 

@@ -91,6 +91,18 @@ def test_the_processor_decides_and_the_reason_is_logged(monkeypatch, said, proce
     assert matmul.fp32_precision == "none"
 
 
+@pytest.mark.parametrize("permitted", ["high", "medium"])
+def test_the_default_is_fp32_whatever_a_program_has_permitted(monkeypatch, permitted: str) -> None:
+    on(monkeypatch, WITH_AMX)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(permitted)
+    try:
+        assert choose_fp32_products() == DEFAULT
+        assert matmul.fp32_precision == "none"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def test_it_can_be_switched_off_and_on(monkeypatch) -> None:
     on(monkeypatch, WITH_BF16_OF_AMD)
     monkeypatch.setenv(VARIABLE, "default")
