@@ -65,9 +65,9 @@ def save_recipe(recipe: Recipe, path: Path) -> None:
 
 
 @cache
-def small_corpus() -> Path:
-    """A corpus of Python's own documentation, some documents held out; made once a process, and only read. Which ones
-    depends on Python's version; of each, a shard has a document or two, so that every rank draws one."""
+def small_corpus(shard_tokens: int = 8000) -> Path:
+    """A corpus of Python's own documentation, some documents held out; made once a process, and only read. Which ones,
+    and how many shards are left to train on, depends on Python's version: several, of 4,000 tokens each."""
     # Here, so that tests on a GPU, which read a stored corpus, need no library that splits sentences.
     from bertsmith.corpus.options import PrepareOptions
     from bertsmith.corpus.prepare import prepare
@@ -76,7 +76,7 @@ def small_corpus() -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     texts = sorted(pydoc_data.topics.topics.values(), key=len)[-12:]
     (folder / "topics.txt").write_text("\n".join(" ".join(text.split())[:6000] for text in texts), encoding="utf-8")
-    options = PrepareOptions(documents="line", held_out=0.3, vocabulary_size=512, workers=1, shard_tokens=4000)
+    options = PrepareOptions(documents="line", held_out=0.3, vocabulary_size=512, workers=1, shard_tokens=shard_tokens)
     return prepare(folder / "topics.txt", folder / "corpus", options=options).folder
 
 
@@ -193,9 +193,10 @@ def noted_instances(folder: Path) -> dict[tuple[int, int, int], list[list[str]]]
     return noted
 
 
-def ran_by_ranks(work: Callable[[int, Path, Path], None], ranks: int, folder: Path) -> Path:
-    """The folder, when `work` (rank, folder, where the small corpus lies) is done by so many ranks, as by `ran`."""
-    ran(_numbered, ranks, work, folder, small_corpus())
+def ran_by_ranks(work: Callable[[int, Path, Path], None], ranks: int, folder: Path, made: Path | None = None) -> Path:
+    """The folder, when `work` (rank, folder, where the corpus lies) is done by so many ranks, as by `ran`. made: the
+    small corpus where it is None."""
+    ran(_numbered, ranks, work, folder, made or small_corpus())
     return folder
 
 

@@ -31,6 +31,7 @@ from made_runs import (
     blocks_drawing,
     figures,
     ran_by_ranks,
+    small_corpus,
     small_recipe,
     weights,
 )
@@ -124,7 +125,7 @@ def signalled_in_measurement(number: int, patch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_signal_to_one_rank_ends_measurements_and_the_wait_for_an_index_on_all(tmp_path: Path) -> None:
-    ran_by_ranks(work_of_a_rank, 2, tmp_path)
+    ran_by_ranks(work_of_a_rank, 2, tmp_path, small_corpus(4000))  # of which the second rank draws a shard too
     told = [(tmp_path / f"told-{rank}.txt").read_text(encoding="utf-8").splitlines() for rank in (0, 1)]
     assert told[0] == told[1]
     steps = {"index": 0, "before": 0, "final": 2}

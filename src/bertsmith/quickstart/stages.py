@@ -195,7 +195,7 @@ class Quickstart:
         settings = replace(self.budget.finetune, from_scratch=from_scratch)
         rows = self.out / "classifier"
         train, dev, out = rows / "train.jsonl", rows / "dev.jsonl", None if from_scratch else rows
-        result = finetune("classify", self.run.model, train, dev, out, settings=settings, resume=True)
+        result = finetune("classify", self.run.model, train, dev, out, settings=settings, resume=out is not None)
         return {"summary": result.line(), "scores": result.scores, "majority": result.baseline}
 
     def predict(self) -> dict[str, Any]:
