@@ -26,7 +26,7 @@ from bertsmith.rows.parquet import group_edges
 LONGEST_DOCUMENT = 32 << 20
 WIKI_FIELDS = {"id", "url", "title", "text"}
 # A title may hold quotes of its own, so a value ends at a quote that another attribute or the end of the tag follows.
-_ATTRIBUTE = re.compile(r'(\w+)="(.*?)"(?=>| \w+=")')
+_ATTRIBUTE = re.compile(r'(\w+)="(.*?)"(?=\s*>|\s+[\w:.-]+=)')
 _TAGS = (b"<doc ", b"</doc>")
 _TAG_LINE = re.compile(rb"\n<(?:doc |/doc>)")
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")

@@ -99,7 +99,8 @@ def test_wikiextractor_blocks(tmp_path: Path) -> None:
 def test_the_title_of_a_block_may_hold_quotes_and_its_bytes_are_placed_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "wiki_00"
     content = b'<doc id="12" url="u" title="The "Heroes" of it">\n The "Heroes" of it \nText.\n</doc>\n'
-    content += b'<doc url="u" title="B">\ncaf\xe9\n</doc>\nstray \xff\n<doc id="15" url="u" title="C">\nLast.\n'
+    content += b'<doc url="u" title="B">\ncaf\xe9\n</doc>\nstray \xff\n'
+    content += b'<doc id="15"  data-x="1" title="C" lang=en >\nC\nLast.\n'  # as other programs may write it
     path.write_bytes(content)
     documents, account = read(path, "wikiextractor")
     begin = content.index(b"caf")
