@@ -192,10 +192,14 @@ class Frame(Dataset):
 
 
 class ArrowTable(Frame):
-    """As pyarrow has one, and where the name is the other one, polars."""
+    """As pyarrow has one."""
 
     def to_pylist(self) -> list[dict[str, str]]:
         return TRAIN
+
+
+class PolarsFrame(Frame):
+    to_dicts = ArrowTable.to_pylist
 
 
 @pytest.mark.parametrize(
@@ -203,6 +207,7 @@ class ArrowTable(Frame):
     [
         (Frame(), 'table.to_dict("records")'),
         (ArrowTable(), "table.to_pylist()"),
+        (PolarsFrame(), "table.to_dicts()"),
         (Dataset(), "give list(...) of them"),
         (5, "give a file, or a list"),
     ],

@@ -38,7 +38,9 @@ def labels(model, tmp_path_factory):
 
 def test_a_mapping_of_columns_is_told_to_be_rows(labels, model):
     for answer in (labels, Embedder(model, "cpu")):
-        with pytest.raises(BertsmithError, match="'text' holds no text, but a list; a mapping is one row"):
+        with pytest.raises(
+            BertsmithError, match="'text' holds no text, but a list; a row holds one text, so give a row for each"
+        ):
             answer({"text": ["word1", "word2"]})
 
 

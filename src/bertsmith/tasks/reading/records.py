@@ -294,8 +294,8 @@ def text_of(row: Row, column: str) -> str:
         raise ValueError(f"no column '{column}'; {found_in(row)}")
     text = row[column]
     if not isinstance(text, str):
-        # A mapping of columns, as other libraries take a table.
-        of_many = ", but a list; a mapping is one row, so give a list of them" if isinstance(text, list) else ""
+        # Of a file, or of a mapping of columns, as other libraries take a table.
+        of_many = ", but a list; a row holds one text, so give a row for each" if isinstance(text, list) else ""
         raise ValueError(f"column '{column}' holds no text{of_many}")
     if not text.strip():
         raise ValueError(f"column '{column}' is empty")
