@@ -49,10 +49,10 @@ _training = threading.Lock()
 def only_training() -> Iterator[None]:
     """A block that trains, as no other thread does meanwhile: dropout draws from PyTorch's one generator.
 
-    What a program may have set in PyTorch is as training needs it: gradients are computed, and where neither dtype nor
-    device is named numbers are fp32, which other threads see too, and on the CPU. When the block ends that is as it
-    was, and so are the generator's state (of a GPU: see `trainer_of`) and how fp32 products are made, and this thread
-    uses no C++ kernels any more. Raises BertsmithError where another run trains in this process.
+    What a program may have set in PyTorch is as training needs it: gradients are computed, numbers are fp32 where no
+    dtype is named, which other threads see too, and tensors are on the CPU where no device is named. When the block
+    ends that is as it was, and so are the generator's state (of a GPU: see `trainer_of`) and how fp32 products are
+    made, and this thread uses no C++ kernels any more. Raises BertsmithError where another run trains in this process.
     """
     if not _training.acquire(blocking=False):
         fix = "wait until that one has ended, or train in another process"

@@ -31,8 +31,8 @@ def scale_of(probability: float) -> float:
 
 
 def draw_key() -> int:
-    """What a mask is a function of: 63 bits from PyTorch's default generator."""
-    return int(torch.empty((), dtype=torch.int64).random_())
+    """What a mask is a function of: 63 bits from PyTorch's default generator of the CPU."""
+    return int(torch.empty((), dtype=torch.int64, device="cpu").random_())
 
 
 @dataclass(frozen=True)

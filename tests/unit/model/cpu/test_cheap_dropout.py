@@ -80,6 +80,15 @@ def test_the_ends_of_the_probabilities() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_places_are_the_same_in_a_program_that_names_another_device() -> None:
+    drawn = []
+    for device in ("cpu", "meta"):
+        torch.manual_seed(0)
+        with torch.device(device):
+            drawn.append(kept_places([100], 0.5, torch.float32))
+    assert torch.equal(*drawn)
+
+
 def test_half_precision_is_rounded_once_and_its_scale_is_not() -> None:
     x = torch.full((200_000,), 0.75, dtype=torch.bfloat16, requires_grad=True)
     torch.manual_seed(0)
