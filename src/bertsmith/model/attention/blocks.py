@@ -181,8 +181,8 @@ def _kept_places(weights: Tensor, dropout: float) -> Tensor:
     """1 where a weight is kept, else 0, in its dtype."""
     # All by the same rounded probability, for the same scale.
     if torch.compiler.is_compiling():
-        # PyTorch's compiler would follow numpy by operators that cannot compare numbers of uint16, and what is drawn in
-        # place within a function of autograd was lost: the places were those of memory that nobody had written to.
+        # PyTorch's compiler would follow numpy by operators that cannot compare numbers of uint16; and by its back-end
+        # "inductor" on a CPU, bf16 that is drawn in place is lost: the places were memory that nobody had written to.
         drawn = torch.rand(weights.shape, dtype=torch.float32, device=weights.device)
         return (drawn < 1 / scale_of(dropout)).to(weights.dtype)
     if weights.device.type == "cpu":
