@@ -182,7 +182,7 @@ def _kept_places(weights: Tensor, dropout: float) -> Tensor:
     # All by the same rounded probability, for the same scale.
     if torch.compiler.is_compiling():
         # PyTorch's compiler would follow numpy by operators that cannot compare numbers of uint16; and by its back-end
-        # "inductor" on a CPU, bf16 that is drawn in place is lost: the places were memory that nobody had written to.
+        # "inductor" on a CPU, what is drawn in place can be lost, and be memory that nobody has written to.
         drawn = torch.rand(weights.shape, dtype=torch.float32, device=weights.device)
         return (drawn < 1 / scale_of(dropout)).to(weights.dtype)
     if weights.device.type == "cpu":
