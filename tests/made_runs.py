@@ -66,8 +66,8 @@ def save_recipe(recipe: Recipe, path: Path) -> None:
 
 @cache
 def small_corpus(shard_tokens: int = 8000) -> Path:
-    """A corpus of Python's own documentation, some documents held out; made once a process, and only read. Which ones,
-    and how many shards are left to train on, depends on Python's version: several, of 4,000 tokens each."""
+    """A corpus of Python's own documentation, some documents held out; made once a process, and only read. What is left
+    to train on depends on Python's version: of 8,000 tokens a shard or two, of 4,000 several."""
     # Here, so that tests on a GPU, which read a stored corpus, need no library that splits sentences.
     from bertsmith.corpus.options import PrepareOptions
     from bertsmith.corpus.prepare import prepare

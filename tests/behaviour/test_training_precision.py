@@ -81,16 +81,15 @@ def test_a_planted_overflow_is_skipped_and_the_run_goes_on(
 ) -> None:
     monkeypatch.setattr(log.logger, "propagate", True)
     scaled_from(2.0**40, monkeypatch)
-    steps = 40
-    run = pretrain(
-        small_recipe(precision="fp16", phase1__steps=steps, phase2__steps=0, log_every=4), corpus(), tmp_path / "run"
-    )
+    # Large batches, whose largest gradients differ little from step to step.
+    options = {"phase1__steps": 40, "phase1__global_batch": 32, "phase2__steps": 0, "log_every": 4}
+    run = pretrain(small_recipe(precision="fp16", **options), corpus(), tmp_path / "run")
     records = run.metrics("train")
     skipped = [record["skipped_updates"] for record in records]
     assert [record["loss_scale"] for record in records] == [2.0 ** (40 - each) for each in skipped]
     assert skipped[0] == 4, "no scale near 2**40 can be held"
     assert 10 < skipped[-1] < 30
-    assert skipped[-1] <= skipped[-4] + 1, "it came to an end, but for one that a scale at its limit may skip"
+    assert skipped[-1] == skipped[-3], "it came to an end"
     assert all(math.isfinite(value) for record in records for value in record.values() if isinstance(value, float))
     assert ["gradient_norm" in record for record in records][:: len(records) - 1] == [False, True]
     assert run.is_finished()
