@@ -198,7 +198,8 @@ def _wait(problem: _Passing, failures: int, patience: Patience, url: str) -> Non
 def _take(remote: Remote, part: _Part, patience: Patience) -> bool:
     """One request for what is missing; returns whether it resumed from what was there. Raises _Passing."""
     if part.size and not (part.validator or remote.digest):
-        part.discard()  # nothing would tell whether the rest belongs to it
+        say(f"  {part.name} is fetched from its beginning: nothing tells whether it has changed on the server")
+        part.discard()
     have = part.size
     wanted = {"Range": f"bytes={have}-"} if have else {}
     if have and part.validator:

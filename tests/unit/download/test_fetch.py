@@ -155,7 +155,7 @@ def test_a_change_that_no_etag_tells_is_told_by_the_checksum_and_fetched_anew(se
     assert (tmp_path / "f").read_bytes() == right
 
 
-def test_without_etag_and_checksum_nothing_is_gone_on_with(server, tmp_path):
+def test_without_etag_and_checksum_nothing_is_gone_on_with(server, tmp_path, said):
     url, how = server
     how.cuts, how.etag = [700_000, 0, 0], ""
     with pytest.raises(BertsmithError):
@@ -163,6 +163,7 @@ def test_without_etag_and_checksum_nothing_is_gone_on_with(server, tmp_path):
     how.cuts, how.asked[:] = [], []
     fetch(Remote(f"{url}/f"), tmp_path / "f", QUICK)
     assert "range" not in how.asked[0]
+    assert "f is fetched from its beginning: nothing tells whether" in said.text
     assert (tmp_path / "f").read_bytes() == BODY
     how.cuts = [700_000, 0, 0]
     with pytest.raises(BertsmithError):
