@@ -72,9 +72,9 @@ def load_encoder(folder: files.StrPath, compute: torch.dtype | None = None) -> E
     """The encoder of a Hugging Face BERT folder, or of a finished run, in evaluation mode, with fp32 parameters.
 
     Needs config.json and weights only. Heads in the folder are left out, and said; a pooler that it lacks is fresh, and
-    warned of. compute: the dtype of hidden states and products. Write to its weights under
-    `torch.no_grad()`: a write to `.data` that is no optimizer's goes unnoticed (`docs/precision.md`). Raises
-    BertsmithError that lists every tensor that is missing, unexpected or wrongly shaped.
+    warned of. compute: the dtype of hidden states and products. Write to its weights under `torch.no_grad()`: a write
+    to `.data` that is no optimizer's goes unnoticed (`docs/precision.md`). Raises BertsmithError that lists every
+    tensor that is missing, unexpected or wrongly shaped.
     """
     return load_model(lambda config: Encoder(config, compute), folder, may_be_fresh=(POOLER,), warn_of_fresh=True)
 
