@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.base import fp32_products
 from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import counted, say
@@ -50,6 +51,7 @@ _PART_ROWS_OF_TOKENS = 64
 
 
 @parsed_once()
+@fp32_products.kept()
 def embed_file(
     model: StrPath | Embedder,
     source: str | Path,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.base import files
+from bertsmith.base import files, fp32_products
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import counted, say, warn
@@ -33,6 +33,7 @@ class Evaluated:
     figures: dict[str, float]
 
 
+@fp32_products.kept()
 def evaluate(
     model: StrPath | Predictor,
     data: Source,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertsmith.base import files
+from bertsmith.base import files, fp32_products
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import counted, say, warn
@@ -36,6 +36,7 @@ class BenchmarkScore:
     missing: list[str] | None = None
 
 
+@fp32_products.kept()
 def evaluate_benchmark(
     model: StrPath | Predictor,
     data: StrPath,

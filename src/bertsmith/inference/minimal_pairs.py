@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bertsmith.base import fp32_products
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath, as_path, data_folder
 from bertsmith.base.log import Progress, as_details, counted, say
@@ -50,6 +51,7 @@ def find_folder(name: Path) -> Path:
     raise BertsmithError(f"there is no such folder here{beside}", name, "name a folder that is there")
 
 
+@fp32_products.kept()
 def evaluate_minimal_pairs(model: StrPath | Predictor, folder: StrPath, **loading: Any) -> MinimalPairsScore:
     """Scores every pair of the .jsonl files of a folder, by the pseudo-log-likelihood of its two sentences, computed
     left to right within words.

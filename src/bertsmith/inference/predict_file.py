@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bertsmith.base import fp32_products
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import counted, say
@@ -36,6 +37,7 @@ from bertsmith.weights.huggingface import model_folder
 PREDICTION = "prediction"
 
 
+@fp32_products.kept()
 def predict_file(
     model: StrPath | Predictor,
     source: str | Path,

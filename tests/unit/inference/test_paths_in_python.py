@@ -4,6 +4,7 @@ import copy
 import os
 import pickle
 import signal
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -14,17 +15,21 @@ import torch
 
 import bertsmith
 from bertsmith import Embedder
+from bertsmith.base import fp32_products
 from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.embed_file import embed_file
 from bertsmith.inference.evaluate import evaluate, evaluate_predictions
 from bertsmith.inference.evaluate_benchmark import evaluate_benchmark
+from bertsmith.inference.export.export import ExportOptions, export
 from bertsmith.inference.minimal_pairs import evaluate_minimal_pairs
 from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.finetune import finetune
 from made_commands import Command
+from made_heads import needs_engines
 from made_rows import QUICK, rows
 
+FP32 = {"device": "cpu", "precision": "fp32"}
 QUESTIONS = [{"id": "1", "question": "who", "context": "Ann asked", "answers": {"text": ["Ann"], "answer_start": [0]}}]
 
 
@@ -83,6 +88,43 @@ def test_numbers_of_numpy_and_any_mapping_are_options_of_files(model, tmp_path):
     options = {"columns": MappingProxyType({"text": "body"}), "budget_tokens": np.int64(64), "device": "cpu"}
     assert predict_file(model, tmp_path / "rows.jsonl", tmp_path / "a.jsonl", top=np.int64(3), **options).rows == 1
     assert embed_file(model, tmp_path / "rows.jsonl", tmp_path / "b.npy", **options).rows == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model, run, folder: predict_file(run, folder / "rows.jsonl", folder / "out.jsonl", **FP32),
+        lambda model, run, folder: embed_file(model, folder / "rows.jsonl", folder / "out.npy", **FP32),
+        lambda model, run, folder: evaluate(run, rows(4, 1), **FP32),
+        lambda model, run, folder: evaluate_minimal_pairs(model, folder / "pairs", **FP32),
+        lambda model, run, folder: evaluate_benchmark(run, folder, benchmark="sst2", **FP32),
+        pytest.param(
+            lambda model, run, folder: export(model, folder / "onnx", ExportOptions(few_lengths=True)),
+            marks=needs_engines,
+        ),
+    ],
+    ids=["predict_file", "embed_file", "evaluate", "evaluate_minimal_pairs", "evaluate_benchmark", "export"],
+)
+def test_what_loads_a_model_for_one_call_puts_back_how_fp32_products_are_made(
+    call, model, labels, tmp_path, monkeypatch
+):
+    (tmp_path / "rows.jsonl").write_text('{"text": "word1 word2"}\n')
+    (tmp_path / "pairs").mkdir()
+    (tmp_path / "pairs" / "own.jsonl").write_text('{"sentence_good": "word1 word2", "sentence_bad": "word2 word1"}\n')
+    chosen = []
+
+    def choose(of_run):
+        chosen.append(of_run)
+        fp32_products.use(fp32_products.ONEDNN)
+        return fp32_products.ONEDNN
+
+    monkeypatch.setattr(fp32_products, "choose_fp32_products", choose)
+    before = torch.get_float32_matmul_precision()
+    with fp32_products.kept():
+        with suppress(BertsmithError):  # the folder of a benchmark lacks its files, which is found out after loading
+            call(model, labels.folder, tmp_path)
+        assert chosen
+        assert torch.get_float32_matmul_precision() == before
 
 
 @pytest.mark.parametrize("kind", [Predictor, Embedder])

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from bertsmith.base import files
+from bertsmith.base import files, fp32_products
 from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError, TypeChecked, check_class
 from bertsmith.base.log import first_of, say, size
@@ -54,6 +54,7 @@ class ExportOptions(TypeChecked):
     name: str | None = None
 
 
+@fp32_products.kept()
 def export(model: files.StrPath, out: str | Path, options: ExportOptions | None = None) -> dict[str, Any]:
     """Writes the folder `out`, whole or not at all: the graph, the tokenizer, config.json and task.json, and in
     export.json how it was checked, which is given back.
