@@ -177,7 +177,7 @@ def test_a_side_and_what_it_started_end_when_the_bench_is_killed(tmp_path, place
     code = (
         "import sys\nfrom pathlib import Path\nfrom bertsmith.bench.process import Child\n"
         "side = Child('odd_side', {'fails': ''}, Path(sys.argv[1]))\n"
-        "print(side.pid, side.ask('family')['pid'], flush=True)\nside.ask('sleep', seconds=600)\n"
+        "print(side.pid, side.ask('family')['pid'], flush=True)\nside.ask('wait', path=sys.argv[1] + '/never')\n"
     )
     bench = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "child")], stdout=subprocess.PIPE, env=os.environ | places
