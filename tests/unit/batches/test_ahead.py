@@ -17,48 +17,15 @@ import pytest
 
 from bertsmith.batches import maker, steps
 from bertsmith.batches.epoch_files import EpochFiles
-from bertsmith.batches.epochs import Closing, Epochs
+from bertsmith.batches.epochs import Closing
 from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.shares import Share
 from bertsmith.batches.steps import Step, StepBuilder
 from bertsmith.corpus.shards import Shard
+from made_ahead import BATCH, PATIENCE, STEPS, away, only_child, order, wait_for
 from made_shards import MemorySource, make_source
-
-BATCH, STEPS, LENGTH = 48, 20, 64
-PATIENCE = 120
-
-
-@dataclass
-class AwaySource(MemorySource):
-    """Does something else in other processes than its own. away: "wait" for the file `gate`, "end", or "fail"."""
-
-    home: int = 0
-    away: str = ""
-    gate: str = ""
-
-    def open_shard(self, split: str, index: int) -> Shard:
-        if os.getpid() != self.home:
-            Path(f"{self.gate}-reached").touch()
-            while self.away == "wait" and not Path(self.gate).exists():
-                time.sleep(0.01)
-            if self.away == "end":
-                os._exit(3)
-            if self.away == "fail":
-                raise ZeroDivisionError("a bug of ours")
-        return super().open_shard(split, index)
-
-
-def away(tmp_path: Path, what: str) -> AwaySource:
-    return AwaySource(make_source().splits, home=os.getpid(), away=what, gate=str(tmp_path / "gate"))
-
-
-def order(folder: Path | None, source: MemorySource | None = None, share: Share | None = None) -> Order:
-    made = Order(Epochs(source or make_source(), seed=9, phase=1, sequence_length=LENGTH, cache_folder=folder))
-    if share:
-        made.build_ahead(share, end=STEPS * BATCH)
-    return made
 
 
 def loader_of(ours: Order, workers: int = 0) -> Loader:
@@ -80,18 +47,6 @@ def expected() -> list[list[list[int]]]:
     plain = order(None)
     assert plain.epoch_start(3) < STEPS * BATCH, "the run has more than three epochs"
     return run(plain)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "waited for too long"
-        time.sleep(0.01)
-
-
-def only_child() -> int:
-    (child,) = multiprocessing.active_children()
-    return child.pid or 0
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -171,11 +126,18 @@ def test_what_no_process_can_do_is_said_and_done_when_it_is_needed(
     assert ours.ahead.in_foreground == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    "why", [BlockingIOError(11, "Resource temporarily unavailable"), AssertionError("daemonic processes have none")]
+)
 def test_where_no_process_can_be_started_the_run_goes_on_and_ends_as_usual(
-    tmp_path: Path, expected: list[list[list[int]]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    expected: list[list[list[int]]],
+    why: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def refused(*_: object) -> None:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
+        raise why
 
     monkeypatch.setattr("multiprocessing.process.BaseProcess.start", refused)
     assert run(order(tmp_path / "order", share=Share(tmp_path / "order"))) == expected
@@ -196,15 +158,6 @@ def test_signals_to_the_whole_group_leave_the_process_alone_until_the_run_ends(
 
     assert run(ours, during=signals) == expected
     assert "ended with status" not in caplog.text
-
-
-def test_closing_ends_a_process_that_does_not_come_to_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maker, "_LEAVE_SECONDS", 0.1)
-    ours = order(tmp_path / "order", away(tmp_path, "wait"), Share(tmp_path / "order"))
-    ours.reach(0, BATCH)
-    wait_for((tmp_path / "gate-reached").exists)
-    ours.close()
-    assert multiprocessing.active_children() == []
 
 
 def test_a_rank_makes_up_for_others_that_do_not_do_their_part(
@@ -243,6 +196,7 @@ def test_a_full_disk_is_said_and_the_run_goes_on(
     ours = order(tmp_path / "order", away(tmp_path, "fail"), Share(tmp_path / "order"))
     assert run(ours) == expected
     assert "the instances of epoch 0 cannot be kept, so they are held in memory" in caplog.text
+    assert caplog.text.count("cannot be kept") == 4, "once an epoch"
     assert not [
         path
         for path in tmp_path.rglob("*")
@@ -265,21 +219,32 @@ def test_a_damaged_index_is_made_again(
     assert [path.read_bytes() for path in paths] == contents
 
 
-def test_a_run_that_ends_leaves_what_another_one_with_the_same_order_reads(tmp_path: Path) -> None:
+def test_a_run_that_ends_leaves_what_another_one_with_the_same_order_reads(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """As in a sweep of learning rates: one run is behind, another comes to its third epoch, and to its end."""
     ours, theirs = (order(tmp_path, share=Share(tmp_path)) for _ in range(2))
     assert ours.epochs.files is not None
+    assert ours.ahead is not None
     assert theirs.ahead is not None
     ours.epoch(0)
     assert ours.epochs.files.shards_there(0)
+    ours.ahead.started(0, 0, STEPS * BATCH)
     theirs.ahead.started(2, 0, 1)
     theirs.close(finished=True)
     assert ours.epochs.files.are_whole(0), "the run that is behind still reads them"
     ours.close(finished=False)
     last = order(tmp_path, share=Share(tmp_path))
-    assert ours.epochs.files.are_whole(0)
+    assert last.ahead is not None
+    last.epoch(1)
+    last.ahead.started(1, 0, STEPS * BATCH)
+    assert ours.epochs.files.are_whole(0), "steps that are being built may have some"
+    last.ahead.started(2, 0, STEPS * BATCH)
+    assert not ours.epochs.files.shards_there(0)
+    assert ours.epochs.files.are_whole(1)
     last.close(finished=True)
-    assert not ours.epochs.files.shards_there(0), "the last one removes them"
+    assert not ours.epochs.files.shards_there(1), "the last one removes them"
+    assert "may remove them" not in caplog.text
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -328,6 +293,29 @@ def test_only_the_leader_lists_the_folder_while_it_waits(tmp_path: Path, monkeyp
     assert ours.epoch(0).size
     assert len(looked) == 10
     assert len(listed) == 2, "once for what is missing of its share, and once for how many there are"
+
+
+def test_what_a_run_that_ended_has_removed_is_made_ahead_again(tmp_path: Path) -> None:
+    """Only the indices are left; without instances every process that builds batches would draw them for itself."""
+    plain = order(tmp_path / "order")
+    for epoch in (0, 1):
+        plain.epoch(epoch)
+    ours = order(tmp_path / "order", away(tmp_path, "wait"), Share(tmp_path / "order"))
+    ours.reach(0, BATCH)
+    assert ours.ahead is not None
+    assert ours.ahead._maker.is_at(1)
+    (tmp_path / "gate").touch()
+    ours.close()
+
+
+def test_an_order_that_is_closed_draws_no_further_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = order(tmp_path, share=Share(tmp_path))
+    files, drawn = ours.epochs.files, ours.epochs.drawn
+    monkeypatch.setattr(ours.epochs, "drawn", lambda *given: (ours.stop_waiting(), drawn(*given))[1])
+    with pytest.raises(Closing):
+        ours.epoch(0)
+    assert files is not None
+    assert len(files.shards_there(0)) == 1
 
 
 def test_a_loader_that_is_closed_does_not_wait_for_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
