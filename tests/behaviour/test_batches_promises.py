@@ -138,25 +138,30 @@ def test_fault_labels_are_not_the_pieces_that_stood_there(source: MemorySource) 
 ORPHANS = """
 import os, sys
 sys.path[:0] = {path!r}
+from pathlib import Path
 from made_shards import make_source
 from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
+from bertsmith.batches.shares import Share
 from bertsmith.batches.steps import StepBuilder
 import multiprocessing
 
-order = Order(Epochs(make_source(), seed=1, phase=1, sequence_length=64))
+folder = {folder!r}
+order = Order(Epochs(make_source(), seed=1, phase=1, sequence_length=64, cache_folder=Path(folder) if folder else None))
+order.build_ahead(Share(Path(folder)), end=10**9)
 loader = Loader(StepBuilder(order, 8, MaskingSettings(), 400), start_step=0, stop_step=10_000, workers=2)
 next(iter(loader))
 print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-os.kill(os.getpid(), 9)
+if {killed}:
+    os.kill(os.getpid(), 9)
 """
 
 
 def test_workers_of_a_script_without_a_guard_leave_when_the_run_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "orphans.py"
-    script.write_text(ORPHANS.format(path=sys.path))
+    script.write_text(ORPHANS.format(path=sys.path, folder="", killed=True))
     out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False).stdout
     workers = [int(pid) for pid in out.split()]
     assert len(workers) == 2
@@ -164,6 +169,15 @@ def test_workers_of_a_script_without_a_guard_leave_when_the_run_is_killed(tmp_pa
     while any(alive(pid) for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(alive(pid) for pid in workers)
+
+
+def test_a_script_that_closes_nothing_ends_with_all_its_processes(tmp_path: Path) -> None:
+    script = tmp_path / "open.py"
+    script.write_text(ORPHANS.format(path=sys.path, folder=str(tmp_path / "order"), killed=False))
+    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=True).stdout
+    processes = [int(pid) for pid in out.split()]
+    assert len(processes) == 3
+    assert not any(alive(pid) for pid in processes)
 
 
 def alive(pid: int) -> bool:

@@ -122,6 +122,7 @@ def test_what_no_process_can_do_is_said_and_done_when_it_is_needed(
     assert run(ours) == expected
     assert caplog.text.count("cannot be built ahead") == 1
     assert said in caplog.text
+    assert "did not grow" not in caplog.text, "the rank waits for nothing that will not come"
     assert ours.ahead is not None
     assert ours.ahead.in_foreground == [0, 1, 2, 3]
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from bertsmith.batches.epoch_files import EpochFiles
+from bertsmith.base.locks import alone_in
+from bertsmith.batches import epoch_files
+from bertsmith.batches.epoch_files import EpochFiles, Use
 from bertsmith.batches.pairs import Account, Instances, PairSettings, draw_pairs
 from made_shards import make_shard, make_source
 
@@ -45,8 +49,9 @@ def test_a_shard_without_documents_has_no_instances(tmp_path: Path) -> None:
     assert_equal(files(tmp_path).read_shard(0, 2), empty)
 
 
-def test_places_beyond_four_billion_tokens_are_kept(tmp_path: Path) -> None:
-    instances = replace(drawn(), b_start=drawn().b_start + (1 << 40))
+@pytest.mark.parametrize("column", ["a_start", "b_start"])
+def test_places_beyond_four_billion_tokens_are_kept(tmp_path: Path, column: str) -> None:
+    instances = replace(drawn(), **{column: getattr(drawn(), column) + (1 << 40)})
     files(tmp_path).write_shard(0, 0, instances)
     assert_equal(files(tmp_path).read_shard(0, 0), instances)
 
@@ -78,6 +83,28 @@ def test_what_is_there_is_known_and_what_is_past_is_forgotten(tmp_path: Path) ->
     assert [ours.shards_there(epoch) for epoch in range(3)] == [set(), set(), {0, 2}]
     assert other.shards_there(0) == {0}
     assert files(tmp_path / "nothing").shards_there(0) == set()
+
+
+def test_a_run_that_begins_while_another_removes_what_is_past_waits_for_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other one ends where this one waits for the second time."""
+    ours, waits = files(tmp_path), []
+    with ExitStack() as other:
+        assert other.enter_context(alone_in(ours.lock_folder))
+
+        def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 3:
+                other.close()
+
+        monkeypatch.setattr(epoch_files, "time", SimpleNamespace(sleep=sleep))
+        use = Use(ours)
+        use.begin()
+    with alone_in(ours.lock_folder) as alone:
+        assert not alone
+    assert (len(waits), caplog.text) == (3, "")
+    use.end()
 
 
 def test_an_account_of_another_number_of_fields_would_be_seen() -> None:

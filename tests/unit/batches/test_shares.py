@@ -90,22 +90,26 @@ def test_a_rank_that_may_only_read_gets_no_part(tmp_path: Path, monkeypatch: pyt
         write(path, text)
 
     monkeypatch.setattr(files, "write_text", write_text)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert agreed([tmp_path / "read-only", tmp_path / "real", tmp_path / "real"]) == [
         Share(tmp_path / "read-only", None, 2),
         Share(tmp_path / "real", 0, 2),
         Share(tmp_path / "real", 1, 2),
     ]
+    assert {path.name for path in tmp_path.iterdir()} == {"real", "read-only"}, "no temporary folder is left"
 
 
 def test_where_nobody_may_write_a_temporary_folder_is_shared_and_said_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "file").write_text("in the way")
     first, second = agreed([tmp_path / "file" / "order"] * 2)
     assert first.folder is not None
     assert first.folder.is_dir()
     assert (first, second) == (Share(first.folder, 0, 2, temporary=True), Share(first.folder, 1, 2))
     assert caplog.text.count("cannot be written to") == 1
+    assert list(tmp_path.glob("bertsmith-order-*")) == [first.folder]
     second.close()
     assert list(first.folder.iterdir()) == []
     first.close()
