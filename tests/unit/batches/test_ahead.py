@@ -371,3 +371,5 @@ def test_a_loader_that_is_closed_does_not_finish_the_step_in_the_making(
         taken.set()
         assert begun.wait(PATIENCE)
     assert after == [1], "the micro-batch that was being built"
+    assert ours.epochs.files is not None
+    assert ours.epochs.files.shards_there(0), "a run that resumes reads them"

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import alone_in
 from bertsmith.batches.epochs import Epochs
-from bertsmith.batches.loader import Loader
+from bertsmith.batches.loader import Loader, WaitFor, await_index
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.shares import Share
@@ -45,10 +46,16 @@ def loader(
     workers: int = 0,
     steps: tuple[int, int] = (0, 6),
     masking: MaskingSettings | None = None,
+    wait_for: WaitFor | None = None,
 ) -> Loader:
     order = Order(Epochs(source or make_source(), seed=1, phase=1, sequence_length=64))
     builder = StepBuilder(order, 20, masking or MaskingSettings(), 400)
-    return Loader(builder, start_step=steps[0], stop_step=steps[1], workers=workers)
+    return Loader(builder, start_step=steps[0], stop_step=steps[1], workers=workers, wait_for=wait_for)
+
+
+def wait_out(ready: Callable[[float], bool]) -> None:
+    while not ready(0.01):
+        pass
 
 
 def batch_threads() -> list[threading.Thread]:
@@ -101,6 +108,49 @@ def test_waiting_is_measured_and_work_done_meanwhile_is_not_waited_for(monkeypat
         now[0] += 100
         next(iter(steps))
         assert steps.waited_seconds == 2
+
+
+def test_indices_are_waited_for_before_the_first_step_and_between_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks wait together, and none for an epoch that it takes no step of."""
+    reached, reach = [], StepBuilder.reach
+    monkeypatch.setattr(StepBuilder, "reach", lambda builder, step: (reached.append(step), reach(builder, step))[1])
+    with loader(steps=(0, 60)) as steps:
+        ends = [step.number for step in steps if step.ends_epoch]
+    assert len(ends) > 2
+    with loader(steps=(1, ends[2] + 1), wait_for=wait_out) as steps:
+        assert len(list(steps)) == ends[2]
+    with loader(steps=(4, 4), wait_for=wait_out) as steps:
+        assert list(steps) == []
+    assert reached == [1, ends[0] + 1, ends[1] + 1]
+
+
+def test_an_index_that_cannot_be_made_is_raised_to_who_waits_for_it() -> None:
+    told = []
+
+    def waiting(ready: Callable[[float], bool]) -> None:
+        with pytest.raises(BertsmithError, match="shard 1 is damaged") as caught:
+            wait_out(ready)
+        told.append(caught.value)
+        raise caught.value
+
+    source = BrokenSource(make_source().splits, home=-1)
+    with loader(source, wait_for=waiting) as steps, pytest.raises(BertsmithError) as raised:
+        next(iter(steps))
+    assert told == [raised.value]
+
+
+def test_a_stop_while_an_index_is_waited_for_ends_the_wait(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The other rank of two draws nothing, so the index would be waited for as long as the patience is."""
+    order = Order(Epochs(make_source(), seed=1, phase=1, sequence_length=64, cache_folder=tmp_path))
+    order.build_ahead(Share(tmp_path, 1, 2), end=120)
+
+    def stopped(ready: Callable[[float], bool]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await_index(order, lambda: order.epoch(0), stopped)
+    order.close()
+    assert "did not grow" not in caplog.text
 
 
 def test_closing_early_ends_the_thread() -> None:

@@ -22,9 +22,8 @@ def held_up(tmp_path: Path) -> Order:
     return order(tmp_path / "order", away(tmp_path, "wait"), Share(tmp_path / "order"))
 
 
-def listener() -> threading.Thread:
-    (thread,) = (each for each in threading.enumerate() if each.name == "index ahead")
-    return thread
+def listeners() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "index ahead"]
 
 
 def test_all_that_killed_processes_were_asked_for_is_made_by_the_next(tmp_path: Path) -> None:
@@ -42,7 +41,8 @@ def test_all_that_killed_processes_were_asked_for_is_made_by_the_next(tmp_path: 
     assert files.are_whole(0)
     assert files.are_whole(1)
     os.kill(only_child(), signal.SIGKILL)
-    listener().join(PATIENCE)
+    for each in listeners():
+        each.join(PATIENCE)
     made.ask_for(2)
     wait_for(lambda: not made.is_at(2))
     assert files.are_whole(2)
@@ -58,8 +58,23 @@ def test_closing_ends_a_process_that_does_not_come_to_an_end_and_starts_no_other
     ours = held_up(tmp_path)
     ours.reach(0, BATCH)
     wait_for((tmp_path / "gate-reached").exists)
-    listens = listener()
+    listening = listeners()
     ours.close()
-    listens.join(PATIENCE)
+    for each in listening:
+        each.join(PATIENCE)
     assert multiprocessing.active_children() == []
     assert caplog.text == ""
+
+
+def test_a_process_whose_rank_has_left_draws_no_further_shard(tmp_path: Path) -> None:
+    epochs, looks = order(tmp_path).epochs, []
+
+    def look(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            raise EOFError
+
+    with pytest.raises(EOFError):
+        maker._made(epochs, Share(tmp_path), 0, look)
+    assert epochs.files is not None
+    assert len(epochs.files.shards_there(0)) == 1
