@@ -16,6 +16,8 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import alone_in
+from bertsmith.batches import builders
+from bertsmith.batches.builders import BuilderProcesses
 from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.loader import Loader, WaitFor, await_index
 from bertsmith.batches.masking import MaskingSettings
@@ -23,6 +25,7 @@ from bertsmith.batches.order import Order
 from bertsmith.batches.shares import Share
 from bertsmith.batches.steps import StepBuilder
 from bertsmith.corpus.shards import Shard
+from made_ahead import away, order, wait_for
 from made_shards import MemorySource, make_source
 
 
@@ -41,6 +44,17 @@ class BrokenSource(MemorySource):
         raise ZeroDivisionError("a bug of ours")
 
 
+@dataclass
+class NotedSource(MemorySource):
+    """Has a file in `folder` for each process that has read a shard."""
+
+    folder: str = ""
+
+    def open_shard(self, split: str, index: int) -> Shard:
+        Path(self.folder, str(os.getpid())).touch()
+        return super().open_shard(split, index)
+
+
 def loader(
     source: MemorySource | None = None,
     workers: int = 0,
@@ -48,8 +62,8 @@ def loader(
     masking: MaskingSettings | None = None,
     wait_for: WaitFor | None = None,
 ) -> Loader:
-    order = Order(Epochs(source or make_source(), seed=1, phase=1, sequence_length=64))
-    builder = StepBuilder(order, 20, masking or MaskingSettings(), 400)
+    ours = Order(Epochs(source or make_source(), seed=1, phase=1, sequence_length=64))
+    builder = StepBuilder(ours, 20, masking or MaskingSettings(), 400)
     return Loader(builder, start_step=steps[0], stop_step=steps[1], workers=workers, wait_for=wait_for)
 
 
@@ -84,12 +98,12 @@ def test_no_step_is_no_work() -> None:
 
 
 def test_a_loader_that_gave_no_step_leaves_the_order_to_others(tmp_path: Path) -> None:
-    order = Order(Epochs(make_source(), seed=1, phase=1, sequence_length=64, cache_folder=tmp_path))
-    order.build_ahead(Share(tmp_path), end=120)
-    with Loader(StepBuilder(order, 20, MaskingSettings(), 400), start_step=0, stop_step=6):
+    ours = Order(Epochs(make_source(), seed=1, phase=1, sequence_length=64, cache_folder=tmp_path))
+    ours.build_ahead(Share(tmp_path), end=120)
+    with Loader(StepBuilder(ours, 20, MaskingSettings(), 400), start_step=0, stop_step=6):
         pass
-    assert order.epochs.files is not None
-    with alone_in(order.epochs.files.lock_folder) as alone:
+    assert ours.epochs.files is not None
+    with alone_in(ours.epochs.files.lock_folder) as alone:
         assert alone
 
 
@@ -141,29 +155,31 @@ def test_an_index_that_cannot_be_made_is_raised_to_who_waits_for_it() -> None:
 
 def test_a_stop_while_an_index_is_waited_for_ends_the_wait(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The other rank of two draws nothing, so the index would be waited for as long as the patience is."""
-    order = Order(Epochs(make_source(), seed=1, phase=1, sequence_length=64, cache_folder=tmp_path))
-    order.build_ahead(Share(tmp_path, 1, 2), end=120)
+    ours = Order(Epochs(make_source(), seed=1, phase=1, sequence_length=64, cache_folder=tmp_path))
+    ours.build_ahead(Share(tmp_path, 1, 2), end=120)
 
     def stopped(ready: Callable[[float], bool]) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        await_index(order, lambda: order.epoch(0), stopped)
-    order.close()
+        await_index(ours, lambda: ours.epoch(0), stopped)
+    ours.close()
     assert "did not grow" not in caplog.text
 
 
-def test_closing_early_ends_the_thread() -> None:
-    with loader(steps=(0, 1000)) as steps:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_closing_early_ends_the_thread(workers: int) -> None:
+    with loader(workers=workers, steps=(0, 1000)) as steps:
         next(iter(steps))
         assert batch_threads()
     assert batch_threads() == []
     assert list(steps) == []
 
 
-def test_an_error_in_the_thread_is_raised_where_the_step_would_come() -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_in_the_thread_is_raised_where_the_step_would_come(workers: int) -> None:
     source = BrokenSource(make_source().splits, home=-1)
-    with loader(source) as steps, pytest.raises(BertsmithError, match="shard 1 is damaged"):
+    with loader(source, workers) as steps, pytest.raises(BertsmithError, match="shard 1 is damaged"):
         next(iter(steps))
     assert batch_threads() == []
 
@@ -207,6 +223,26 @@ def test_a_killed_process_is_named_and_closing_early_ends_the_others() -> None:
         with pytest.raises(BertsmithError, match="a process that builds batches was killed"):
             for _ in iterator:
                 pass
+    assert multiprocessing.active_children() == []
+
+
+def test_processes_take_turns(tmp_path: Path) -> None:
+    source = NotedSource(make_source().splits, folder=str(tmp_path))
+    with loader(source, workers=2) as steps:
+        iterator = iter(steps)
+        next(iterator)
+        children = {str(each.pid) for each in multiprocessing.active_children()}
+        list(iterator)
+    assert len(children) == 2
+    assert children <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_closing_ends_a_process_that_does_not_come_to_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builders, "_LEAVE_SECONDS", 0.1)
+    processes = BuilderProcesses(StepBuilder(order(None, away(tmp_path, "wait")), 20, MaskingSettings(), 400), 1)
+    processes.submit(0)
+    wait_for((tmp_path / "gate-reached").exists)
+    processes.close()
     assert multiprocessing.active_children() == []
 
 

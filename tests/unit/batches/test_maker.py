@@ -78,3 +78,14 @@ def test_a_process_whose_rank_has_left_draws_no_further_shard(tmp_path: Path) ->
         maker._made(epochs, Share(tmp_path), 0, look)
     assert epochs.files is not None
     assert len(epochs.files.shards_there(0)) == 1
+
+
+def test_a_process_whose_rank_has_left_waits_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maker, "PATIENCE_SECONDS", 0.2)
+
+    def look(seconds: float) -> None:
+        if seconds:
+            raise EOFError
+
+    with pytest.raises(EOFError):
+        maker._made(order(tmp_path).epochs, Share(tmp_path, 0, 2), 0, look)
