@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from bertsmith.training.parallel import gradients_of, replicate
 from bertsmith.training.parallel.replicate import Replicated
 from made_runs import ran_by_ranks
 
@@ -169,3 +171,15 @@ def test_what_is_no_longer_used_is_freed() -> None:
     gc.collect()
     assert gone() is None
     backward(model, torch.randn(4, WIDTH), [])  # its hooks do nothing now
+
+
+def test_a_model_that_ranks_shared_is_trained_alone_once_they_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = layers()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules[Replicated.__module__], "world_size", lambda: 2)
+        replicate(model)
+    gradients = gradients_of(model)
+    gradients.begin()
+    gradients.before_last()
+    backward(model, torch.randn(4, WIDTH), [])
+    assert gradients.finish() is None
