@@ -111,6 +111,7 @@ def test_the_scores_are_those_of_wide_weights_to_the_bit(folder, precision, dtyp
     assert wide.encoder.pooler.weight.dtype == torch.float32
     wide.encoder.keep_weights_once()
     assert wide.encoder.pooler.weight.dtype == dtype
+    assert not wide.encoder.pooler.weight.requires_grad
     assert np.array_equal(runner.scores(wide, sequences), expected)
 
 
