@@ -158,6 +158,15 @@ def test_two_models_alive_at_once_do_not_mix(compute):
     assert torch.equal(hidden(first), alone)
 
 
+def test_weights_that_lie_side_by_side_by_chance_are_joined_as_any_others():
+    """As two blocks of an allocator may lie, of which neither may be read beyond its end."""
+    memory = bytearray(2 * 64)
+    both = [torch.frombuffer(memory, dtype=torch.float32, count=16, offset=each).view(4, 4) for each in (0, 64)]
+    for number, each in enumerate(both):
+        each.fill_(number + 1)
+    assert torch.equal(_copies.of([torch.nn.Parameter(each) for each in both], torch.float32), torch.cat(both))
+
+
 def test_copies_made_in_inference_mode_can_be_trained_with():
     those = maps()
     with torch.inference_mode():
