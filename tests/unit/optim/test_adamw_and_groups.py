@@ -80,3 +80,18 @@ def test_a_shared_tensor_counts_once_and_a_frozen_one_not_at_all():
     decayed, plain = parameter_groups(torch.nn.Sequential(first, second), 0.1)
     assert [id(each) for each in decayed["params"]] == [id(first.weight)]
     assert [id(each) for each in plain["params"]] == [id(first.bias)]
+
+
+def test_parameters_of_a_share_have_that_part_of_the_rate_and_decay_as_all_others():
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    groups = parameter_groups(module, 0.1, lambda name: 0.25 if name.startswith("0.") else 1.0)
+    optimizer = AdamW(groups)
+    optimizer.set_learning_rate(0.5)
+    found = {
+        id(each): (float(group["lr"]), group["weight_decay"])
+        for group in optimizer.param_groups
+        for each in group["params"]
+    }
+    expected = {"0.weight": (0.125, 0.1), "0.bias": (0.125, 0.0), "1.weight": (0.5, 0.1), "1.bias": (0.5, 0.0)}
+    assert {name: found.pop(id(each)) for name, each in module.named_parameters()} == expected
+    assert not found

@@ -169,6 +169,7 @@ def test_norms_of_large_tensors_are_right():
     assert float(tensor_norms([tensor])[0]) == pytest.approx(float(tensor.double().norm()), rel=1e-6)
 
 
-def test_half_precision_masters_are_refused():
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_masters_are_refused(dtype):
     with pytest.raises(ValueError, match="fp32 masters"):
-        Lamb([{"params": [torch.nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))]}])
+        Lamb([{"params": [torch.nn.Parameter(torch.zeros(2, dtype=dtype))]}])
