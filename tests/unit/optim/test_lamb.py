@@ -132,6 +132,16 @@ def test_a_non_finite_gradient_changes_nothing(kind, bad):
     assert all(torch.equal(a, b) for a, b in zip(untouched, parameters, strict=True))
 
 
+@pytest.mark.parametrize("kind", [Lamb, AdamW])
+def test_a_group_without_gradients_stays_as_it_is(kind):
+    weights = random_tensors(np.random.default_rng(3))
+    parameters, groups = parameters_of(weights)
+    optimizer = kind(groups)
+    run(optimizer, parameters[:3], [weights[:3]], [1e-2])
+    assert [float(group["step"]) for group in optimizer.param_groups] == [1.0, 0.0]
+    assert all(np.array_equal(a.detach().numpy(), b) for a, b in zip(parameters[3:], weights[3:], strict=True))
+
+
 def test_reset_step_count_keeps_the_moments():
     generator = np.random.default_rng(4)
     weights, gradients = random_tensors(generator), [random_tensors(generator) for _ in range(2)]

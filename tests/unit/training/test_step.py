@@ -11,6 +11,8 @@ from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.optim.adamw import AdamW
+from bertsmith.optim.groups import parameter_groups
 from bertsmith.training.pretraining.inputs import to_inputs
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import StepSums, train_step
@@ -65,6 +67,16 @@ def test_the_figures_of_a_step_are_sums_over_its_micro_batches() -> None:
     assert sums.figures.tolist() == pytest.approx(expected, rel=1e-5)
     assert expected[1:5:3] == [6, 6]
     assert len(set(expected[:3])) == len(set(expected[3:])) == 3, "a figure in another's place would be seen"
+
+
+def test_a_step_has_the_gradients_of_its_own_micro_batches_alone() -> None:
+    model = fresh_model(deviation=0.5, vocab_size=20, hidden_size=8, num_hidden_layers=1, intermediate_size=8)
+    optimizer = AdamW(parameter_groups(model, 0.01))  # its learning rate is 0, so the second step is as the first
+    found = []
+    for _ in range(2):
+        train_step(Pretraining(model, CPU), optimizer, [ragged_batch()], {"masked": 3, "next_sentence": 4}, CPU)
+        found.append([each.grad.clone() for each in model.parameters()])
+    assert all(map(torch.equal, *found))
 
 
 @pytest.mark.parametrize(
