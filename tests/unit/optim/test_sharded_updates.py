@@ -82,7 +82,7 @@ def norms_of(shares: bool) -> Tensor:
 
 
 def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
-    found: dict[str, object] = {"norms": norms_of(shares=True)}
+    found: dict[str, object] = {"norms": norms_of(shares=True), "of one row": tensor_norms([shared(drawn(3)["one"])])}
     for kind, loss_scale in itertools.product(KINDS, (False, True)):
         found[f"{kind} {loss_scale}"] = updated(kind, loss_scale, shares=True)
     torch.save(found, folder / f"{rank}-of-{dist.get_world_size()}.pt")
@@ -117,6 +117,12 @@ def test_norms_are_those_of_whole_tensors_and_do_not_overflow(over_ranks: Path, 
     for found in of(over_ranks, ranks, "norms"):
         torch.testing.assert_close(found[:-1], norms_of(shares=False), rtol=1e-6, atol=0)
         assert float(found[-1]) == pytest.approx(HUGE * 12**0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_ranks_that_have_no_row_of_any_tensor_have_its_norm(over_ranks: Path, ranks: int) -> None:
+    for found in of(over_ranks, ranks, "of one row"):
+        torch.testing.assert_close(found, tensor_norms([drawn(3)["one"]]), rtol=1e-6, atol=0)
 
 
 def test_a_trust_ratio_of_a_shard_alone_would_be_seen() -> None:
