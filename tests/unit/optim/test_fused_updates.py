@@ -69,3 +69,13 @@ def test_where_a_first_launch_fails_pytorch_does_it_and_that_is_told(
 def test_tensors_on_a_cpu_are_left_to_pytorch() -> None:
     assert not fused.can_take([torch.ones(3)])
     assert not fused.can_take([])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [torch.ones(3, dtype=torch.float64), torch.ones(2, 3).T, torch.ones(3, device="meta")],
+    ids=["another dtype", "transposed", "on another device"],
+)
+def test_tensors_that_a_kernel_would_misread_are_left_to_pytorch(other: torch.Tensor) -> None:
+    assert fused._are_plain([torch.ones(3), torch.ones(2, 3)])
+    assert not fused._are_plain([torch.ones(3), other])
