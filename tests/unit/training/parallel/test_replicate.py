@@ -63,7 +63,7 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
             if step and rank == 1:
                 model[0].weight.grad = model[0].weight.grad.clone()  # as code that makes gradients whole may do
             faulty = shared.finish()
-        found |= {f"{name} events": list(events), f"{name} faulty": faulty}
+        found |= {f"{name} events": list(events), f"{name} faulty": faulty, f"{name} kept": len(shared._under_way)}
         found[f"{name} gradients"] = [None if each.grad is None else each.grad.clone() for each in model.parameters()]
         shared.begin()
         shared.before_last()
@@ -116,6 +116,7 @@ def test_a_step_sums_each_bucket_once_in_the_same_order_on_all_ranks(found: list
             assert [event for event in each[f"{name} events"] if "sum" in event] == [
                 f"sum of {size} {dtype}" for size in sizes
             ]
+            assert each[f"{name} kept"] == 0, "what was sent is freed"
 
 
 def test_no_sum_starts_before_the_last_micro_batch(found: list[dict[str, object]]) -> None:
@@ -175,6 +176,7 @@ def test_what_is_no_longer_used_is_freed() -> None:
 
 def test_a_model_that_ranks_shared_is_trained_alone_once_they_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
     model = layers()
+    model[-1].requires_grad_(False)
     with monkeypatch.context() as patch:
         patch.setattr(sys.modules[Replicated.__module__], "world_size", lambda: 2)
         replicate(model)
