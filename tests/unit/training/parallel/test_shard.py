@@ -120,13 +120,10 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
 
     micro_batches, counts = [batch_of(LENGTHS, seed=5)] * 4, {"masked": 60, "next_sentence": 64}
     dropped = train_step(Pretraining(model, CPU), optimizer, micro_batches, counts, CPU, should_stop=should_stop)
+    shared_again = sum(isinstance(each, DTensor) for each in model.parameters())  # `state_dict` would see to it
     after = {name: whole(each) for name, each in model.state_dict().items()}
     same = all(torch.equal(before[name], each) for name, each in after.items())
-    found["dropped"] = (
-        dropped is None and min(gathered),
-        sum(isinstance(each, DTensor) for each in model.parameters()),
-        same,
-    )
+    found["dropped"] = (dropped is None and min(gathered), shared_again, same)
     torch.save(found, folder / f"{rank}.pt")
 
 
