@@ -231,15 +231,16 @@ def test_no_file_hides_behind_the_mean_of_all(syllables: Path, tmp_path: Path) -
     assert raised.value.where == str(tmp_path / "mean.jsonl")
 
 
-def test_rows_that_are_no_pairs_are_refused_without_flags_that_pairs_do_not_take(
-    syllables: Path, tmp_path: Path
+@pytest.mark.parametrize(("column", "lacks"), [("text", "sentence_good"), ("sentence_good", "sentence_bad")])
+def test_rows_that_are_no_pairs_are_refused_without_columns_that_pairs_do_not_take(
+    syllables: Path, tmp_path: Path, column: str, lacks: str
 ) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"text": "word1"}\n')
-    with pytest.raises(BertsmithError, match="there is no column 'sentence_good'") as raised:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({column: "word1"}) + "\n")
+    with pytest.raises(BertsmithError, match=f"no column '{lacks}'") as raised:
         evaluate_minimal_pairs(syllables, tmp_path, **CPU)
-    assert raised.value.where == f"{tmp_path / 'rows.jsonl'}:1"
+    assert raised.value.where.startswith(f"{tmp_path / 'rows.jsonl'}:1")
     assert "'sentence_good' and 'sentence_bad'" in raised.value.fix
-    assert "--columns" not in raised.value.fix
+    assert "columns" not in raised.value.fix
 
 
 def test_sentences_without_a_token_that_the_model_knows_are_counted(

@@ -16,7 +16,7 @@ from bertsmith.base.errors import BertsmithError, TypeChecked, check_class
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import log_choice, say
 from bertsmith.inference.backends.model import GraphModel, Loaded, ready_model
-from bertsmith.inference.predictor import changed, warn_of_nothing_read
+from bertsmith.inference.predictor import changed, refused_row, warn_of_nothing_read
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.embedding.folders import SentenceRules, read_max_length, read_rules
 from bertsmith.tasks.embedding.layers import LayersModel
@@ -209,10 +209,9 @@ def _rules(folder: Path, options: VectorOptions) -> SentenceRules:
 def record_of(where: str, row: Row | str, column: str) -> Record:
     """The text of a row. Raises BertsmithError where it has none."""
     try:
-        row = row_of(row, column)
-        return Record(text_of(row, column), None, None, where)
+        return Record(text_of(row_of(row, column), column), None, None, where)
     except ValueError as error:
-        raise BertsmithError(str(error), where, "correct or remove this row") from error
+        raise refused_row(error, where, row, {"text": column}, Embedder.__name__) from error
 
 
 def _length(wanted: int, usual: int | None, positions: int) -> int:

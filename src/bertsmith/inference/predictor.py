@@ -172,11 +172,8 @@ class Predictor(Loaded):
         try:
             record = self._task.record(row, self.columns, False, where)
         except ValueError as error:
-            wanted = self.reader.wanted(self.columns, labelled=False).items() if isinstance(row, Mapping) else ()
-            absent = [field for field, name in wanted if name not in row][:1]
-            other = [f'Predictor(..., columns={{"{field}": ...}}) names another' for field in absent]
-            fix = "; ".join(filter(None, ("correct or remove this row", *other, self.reader.remedy)))
-            raise (NoColumn(str(error), where, fix) if absent else unusable(error, where, fix)) from error
+            wanted = self.reader.wanted(self.columns, labelled=False)
+            raise refused_row(error, where, row, wanted, type(self).__name__, self.reader.remedy) from error
         if self._task.pairs is not None:
             check_pairs([record], self._task.pairs)
         return record
@@ -250,6 +247,17 @@ class Predictor(Loaded):
         """A prediction as the columns of a table, with lists and objects in them."""
         cells = self._task.cells(prediction)
         return {name if name == TRUNCATED else f"predicted_{name}": value for name, value in cells.items()}
+
+
+def refused_row(
+    error: ValueError, where: str, row: Row | str, wanted: Mapping[str, str], taken_by: str, remedy: str = ""
+) -> BertsmithError:
+    """What is wrong with a row that cannot be answered. wanted: of `RowReader`. taken_by: the class whose `columns`
+    name another column. remedy: beside correcting the row."""
+    absent = [field for field, name in wanted.items() if isinstance(row, Mapping) and name not in row][:1]
+    other = [f'{taken_by}(..., columns={{"{field}": ...}}) names another' for field in absent]
+    fix = "; ".join(filter(None, ("correct or remove this row", *other, remedy)))
+    return NoColumn(str(error), where, fix) if absent else unusable(error, where, fix)
 
 
 def warn_of_nothing_read(sequences: Sequences, named: Sequence[tuple[str, Row | str]], tokenizer: Tokenizer) -> None:

@@ -61,6 +61,17 @@ def test_a_row_is_one_text(embedder):
     assert np.array_equal(embedder({"text": TEXTS[7], "id": 1}), embedder([{"text": TEXTS[7]}]))
 
 
+def test_a_row_without_the_column_is_told_how_to_name_another_one(embedder):
+    """As by a `Predictor`; what is wrong with the text itself is corrected in the row alone."""
+    for row, what, more in (
+        ({"body": "word1"}, "no column 'text'; found: body", '; Embedder(..., columns={"text": ...}) names another'),
+        ({"text": ""}, "column 'text' is empty", ""),
+    ):
+        with pytest.raises(BertsmithError, match=what) as caught:
+            embedder(["word1", row])
+        assert (caught.value.where, caught.value.fix) == ("row 2", f"correct or remove this row{more}")
+
+
 @pytest.mark.parametrize("at_once", [4, 1000])
 def test_both_kinds_of_files_hold_the_same_vectors(embedder, tmp_path, at_once):
     source = rows_file(tmp_path / "texts.jsonl", TEXTS)
