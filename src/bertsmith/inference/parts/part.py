@@ -7,7 +7,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import takewhile
 from typing import Any, Literal, Self, TypeGuard, TypeVar
 
 from bertsmith.base.errors import BertsmithError
@@ -147,7 +146,7 @@ def answer(work: PartWork, part: Part, on_error: OnError) -> Answered:
     """Answers the rows of a part. Raises BertsmithError at the first bad row, or with "skip" leaves bad rows out."""
     if on_error == "stop":
         # What is wrong with a row before the one that could not be read comes first.
-        done = _answer(work, part, list(filter(is_row, takewhile(is_row, part.rows))), stop_at)
+        done = _answer(work, part, list(filter(is_row, part.rows)), stop_at)
         for bad in filter(is_bad, part.rows):
             stop_at(*bad)
         return done
