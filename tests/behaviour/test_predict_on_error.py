@@ -18,6 +18,7 @@ import torch
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.embed_file import embed_file
+from bertsmith.inference.parts.folder import PartsFolder
 from bertsmith.inference.parts.run import RowOptions
 from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
@@ -58,7 +59,7 @@ def test_bad_rows_are_left_out_named_and_counted(model, tmp_path, said, part_row
     assert [each["where"] for each in errors] == [f"{source}:{number}" for number in (2, 4, 5, 8, 12)]
     faults = ("no [MASK]", "not JSON", "no column 'text'", "has a column 'prediction'", "past the tokens")
     assert all(fault in str(each["why"]) for fault, each in zip(faults, errors, strict=True))
-    assert errors[1]["row"] == "{broken"
+    assert (errors[1]["row"], errors[2]["row"]) == ("{broken", {"body": "word1 [MASK]"})
     assert f"{source}:2: there is no [MASK]" in said.text
     assert "8 rows predicted; 5 rows left out" in said.text
 
@@ -79,10 +80,11 @@ def test_rows_that_have_a_prediction_are_refused_but_for_a_csv_file(model, tmp_p
 def test_rows_of_a_csv_file_have_their_cells_by_name_and_all_of_them(model, tmp_path):
     source, out = tmp_path / "rows.jsonl", tmp_path / "out.csv"
     first, turned = {"text": GOOD[0], "id": "a"}, {"id": "b", "text": GOOD[1]}
-    source.write_text(f"{json.dumps(first)}\n{json.dumps(turned)}\n")
-    predict_file(model, source, out, **CPU)
-    rows = csv.DictReader(io.StringIO(out.read_text()))
-    assert [(row["text"], row["id"]) for row in rows] == [(GOOD[0], "a"), (GOOD[1], "b")]
+    source.write_text(f"{{broken\n{json.dumps(first)}\n{json.dumps(turned)}\n")
+    for part_rows in (2, 100):  # the columns are those of the first row that can be read, in all parts
+        predict_file(model, source, out, rows=replace(SKIP, part_rows=part_rows), **CPU)
+        rows = csv.DictReader(io.StringIO(out.read_text()))
+        assert [(row["text"], row["id"]) for row in rows] == [(GOOD[0], "a"), (GOOD[1], "b")]
     for other in ({"text": GOOD[1]}, {**turned, "more": "c"}):
         source.write_text(f"{json.dumps(first)}\n{json.dumps(other)}\n")
         with pytest.raises(BertsmithError, match="this row has other columns than the first one"):
@@ -168,11 +170,12 @@ def test_the_row_that_ends_the_work_is_told_with_the_flag_that_leaves_it_out(mod
     no_json = '{"text": "word1 [MASK]", "n": NaN}'  # only its line cannot be written
     for wrong, at_stop in (('{"text": " "}', True), ("{broken", True), (no_json, True), ('{"body": "a"}', False)):
         (tmp_path / "rows.jsonl").write_text(f'{{"text": "word1 [MASK]"}}\n{wrong}\n')
-        for out in ("-", tmp_path / "out.jsonl"):
+        for out, part_rows in (("-", 0), (tmp_path / "out.jsonl", 0), (tmp_path / "ones.jsonl", 1)):
             with pytest.raises(BertsmithError) as caught:
-                predict_file(model, tmp_path / "rows.jsonl", out, **CPU)
+                predict_file(model, tmp_path / "rows.jsonl", out, rows=RowOptions(part_rows=part_rows), **CPU)
             assert caught.value.where.endswith("rows.jsonl:2")
             assert caught.value.fix.split("; ").count(skip) == int(at_stop)
+            PartsFolder(Path(out)).remove()
 
 
 @pytest.mark.parametrize(
