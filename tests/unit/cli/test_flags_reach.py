@@ -1,0 +1,174 @@
+"""Every flag of a verb reaches the function that the verb calls, which is not run here."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bertsmith.cli import main
+from bertsmith.inference.embed import VectorOptions
+from bertsmith.inference.evaluate import Evaluated
+from bertsmith.inference.export.export import ExportOptions
+from bertsmith.inference.parts.run import RowOptions
+from bertsmith.inference.server.limits import Limits
+from bertsmith.recipes.loader import load_recipe
+from bertsmith.tasks.reading.bad_rows import SkippedRows
+from bertsmith.tasks.reading.records import Truncated
+from bertsmith.tasks.settings import DistillSettings, FinetuneSettings
+from bertsmith.training.records.sinks import Outputs
+
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+
+RUN_BY = "--device cuda:1 --precision fp16 --backend onnx"
+RUN_BY_VALUES = {"device": "cuda:1", "precision": "fp16", "backend": "onnx"}
+ROWS = "--workers 3 --gpus 2 --on-error skip --resume --part-rows 9"
+ROWS_VALUES = RowOptions(3, "2", "skip", True, 9)
+TEXTS = "--columns.text a --columns.no-header --columns.quoted"
+TEXTS_VALUES: dict[str, Any] = {"text": "a", "header": False, "quoted": True}
+PARTS = ("text_b", "question", "context", "id", "tokens", "tags", "choices")
+LABELS = ("label", "label_separator", "answers", "tag_names", "spans", "negative")
+
+
+def columns(*names: str) -> str:
+    """Flags that name the column of each field after it."""
+    return " ".join([TEXTS, *(f"--columns.{name.replace('_', '-')} its-{name}" for name in names)])
+
+
+def values(*names: str) -> dict[str, Any]:
+    """The same as fields of `Columns`."""
+    return TEXTS_VALUES | {name: f"its-{name}" for name in names}
+
+
+def called(monkeypatch: pytest.MonkeyPatch, function: str, call: str, gives: Any = None) -> Given:
+    """What a command gives to a function, "module:name" below bertsmith. gives: what it gets from that."""
+    module, name = function.split(":")
+    found: list[Given] = []
+    target = importlib.import_module(f"bertsmith.{module}")
+    monkeypatch.setattr(target, name, lambda *args, **named: found.append((args, named)) or gives)
+    assert main(call.split()) == 0
+    (only,) = found
+    return only
+
+
+def test_those_of_predict(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = f"predict m rows.csv --out o.csv {RUN_BY} {ROWS} --n-best 4 --likelihood {columns(*PARTS)}"
+    args, named = called(monkeypatch, "inference.predict_file:predict_file", call)
+    assert args == (Path("m"), "rows.csv", "o.csv")
+    given = {"rows": ROWS_VALUES, "top": 4, "likelihood": True, "columns": values(*PARTS)}
+    assert named == RUN_BY_VALUES | given
+
+
+@pytest.mark.parametrize(
+    ("flags", "vectors"),
+    [
+        ("--max-length 12 --pooling cls --normalise", VectorOptions("cls", True, (), 12)),
+        ("--no-normalise", VectorOptions(unit=False)),
+        ("--layers -1,-2", VectorOptions(layers=(-1, -2))),
+    ],
+)
+def test_those_of_embed(flags: str, vectors: VectorOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = f"embed m rows.csv --out o {RUN_BY} {ROWS} {flags} {TEXTS}"
+    args, named = called(monkeypatch, "inference.embed_file:embed_file", call)
+    assert args == (Path("m"), "rows.csv", "o")
+    assert named == {**RUN_BY_VALUES, "rows": ROWS_VALUES, "columns": TEXTS_VALUES, "vectors": vectors}
+
+
+MEASURED = Evaluated("classify", 1, Truncated(0, 0), {"accuracy": 0.5})
+
+
+def test_those_of_evaluate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of rows, of a benchmark's folder, of pairs and of answers."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    all_columns = columns(*PARTS, *LABELS)
+    model, rows, folder = Path("m"), Path("rows.csv"), Path("folder")
+    bad = "--skip-bad-rows bad.jsonl --bad-share 0.5"
+    call = f"evaluate m --data rows.csv --report r --json figures.json {bad} {RUN_BY} {all_columns}"
+    args, named = called(monkeypatch, "inference.evaluate:evaluate", call, MEASURED)
+    assert args == (model, rows)
+    given = {"report": Path("r"), "skipped": SkippedRows(0.5), "columns": values(*PARTS, *LABELS)}
+    assert named == RUN_BY_VALUES | given
+    assert {each.name for each in tmp_path.iterdir()} == {"folder", "figures.json", "bad.jsonl"}
+    call = f"evaluate m --data folder --benchmark mrpc --submission s.zip --fold 2 {RUN_BY}"
+    args, named = called(monkeypatch, "inference.evaluate_benchmark:evaluate_benchmark", call, MEASURED)
+    assert args == (model, folder)
+    assert named == {**RUN_BY_VALUES, "benchmark": "mrpc", "submission": Path("s.zip"), "fold": 2}
+    pairs = f"evaluate m --minimal-pairs folder {RUN_BY}"
+    found = called(monkeypatch, "inference.minimal_pairs:evaluate_minimal_pairs", pairs, MEASURED)
+    assert found == ((model, folder), RUN_BY_VALUES)
+    call = f"evaluate m.json --data rows.csv --null-scores n.json {all_columns}"
+    args, named = called(monkeypatch, "inference.evaluate:evaluate_predictions", call, MEASURED)
+    assert args == (Path("m.json"), rows)
+    assert named == {"null_scores": Path("n.json"), "columns": values(*PARTS, *LABELS)}
+
+
+def test_those_of_export_and_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = f"--to triton --int8 --data d.csv --max-loss 0.2 --few-lengths --name n {columns(*PARTS, *LABELS)}"
+    options = ExportOptions("triton", True, Path("d.csv"), 0.2, values(*PARTS, *LABELS), True, name="n")
+    found = called(monkeypatch, "inference.export.export:export", f"export m --out o {flags}")
+    assert found == ((Path("m"), Path("o"), options), {})
+    call = "import c.pt --out o --vocab v.txt --config c.json --no-lowercase --activation relu"
+    args, _ = called(monkeypatch, "weights.convert:import_checkpoint", call)
+    assert args == (Path("c.pt"), Path("o"), Path("v.txt"), Path("c.json"), False, "relu")
+
+
+def test_those_of_serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    serve = pytest.importorskip("bertsmith.inference.server.serve")
+    flags = f"--host 0.0.0.0 --port 81 --token t --limits.rows 7 {RUN_BY}"
+    (settings,), _ = called(monkeypatch, "inference.server.serve:serve", f"serve a={tmp_path} {flags}")
+    assert settings == serve.Settings({"a": tmp_path}, "0.0.0.0", 81, "t", **RUN_BY_VALUES, limits=Limits(rows=7))
+
+
+def test_those_of_quickstart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = called(monkeypatch, "quickstart:quickstart", "quickstart --source a b --out o --budget tiny")
+    assert found == ((("a", "b"), Path("o"), "tiny"), {})
+
+
+TRAINED = SimpleNamespace(model=Path("o/model"))
+RECORDS = "--dllogger l.json --wandb w --profile 3"
+RECORDS_VALUES = Outputs(Path("l.json"), "w", 3)
+
+
+def test_those_of_finetune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    files = "--model m --train t.csv --dev d.csv --test e.csv --data f --out o"
+    flags = f"--hyper-parameters google --fold 2 --resume {RECORDS} --epochs 4 --device cpu"
+    args, named = called(monkeypatch, "tasks.finetune:finetune", f"finetune classify {files} {flags}", TRAINED)
+    assert args == ("classify", *(Path(each) for each in ("m", "t.csv", "d.csv", "o")))
+    settings = replace(FinetuneSettings(), epochs=4, device="cpu")
+    given = {"test": Path("e.csv"), "data": Path("f"), "hyper_parameters": "google", "fold": 2, "resume": True}
+    assert named == {**given, "settings": settings, "outputs": RECORDS_VALUES}
+    assert capsys.readouterr().out == "o/model\n"
+
+
+def test_those_of_pretrain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = f"--init-from i --also-evaluate a --resume {RECORDS} --phase1.steps 5 --device cpu"
+    call = f"pretrain bert-tiny --corpus c --out o {flags}"
+    args, named = called(monkeypatch, "training.pretrain:pretrain", call, TRAINED)
+    recipe = replace(load_recipe("bert-tiny", ["--phase1.steps=5"]), device="cpu")
+    assert args == (recipe, Path("c"), Path("o"))
+    outputs = replace(RECORDS_VALUES, also_evaluate=Path("a"))
+    assert named == {"resume": True, "init_from": Path("i"), "outputs": outputs}
+    assert capsys.readouterr().out == "o/model\n"
+
+
+@pytest.mark.parametrize("of", ["rows", "corpus"])
+def test_those_of_distill(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = "classify --train t.csv --dev d.csv --test e.csv --data f --epochs 4 --student s"
+    corpus = "--corpus c --student bert-mini --phase1.steps 5"
+    call = f"distill {rows if of == 'rows' else corpus} --teacher m --out o --resume --device cpu"
+    args, named = called(monkeypatch, "tasks.distill:distill", call, TRAINED)
+    if of == "rows":
+        assert args == (Path("m"), "s", Path("o"))
+        parts = {"train": Path("t.csv"), "dev": Path("d.csv"), "test": Path("e.csv"), "data": Path("f")}
+        settings = replace(DistillSettings(), epochs=4, device="cpu")
+        assert named == {**parts, "task": "classify", "settings": settings, "resume": True}
+    else:
+        recipe = replace(load_recipe("bert-mini", ["--phase1.steps=5"]), device="cpu")
+        assert args == (Path("m"), recipe, Path("o"))
+        assert named == {"corpus": Path("c"), "resume": True}
