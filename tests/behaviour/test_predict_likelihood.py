@@ -215,12 +215,14 @@ def test_equally_likely_sentences_are_drawn_the_same_each_time(
     syllables: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "bertsmith")
-    write_pairs(tmp_path / "same.jsonl", [(text, text) for text in sentences(100)])
+    for name in ("same", "other"):
+        write_pairs(tmp_path / f"{name}.jsonl", [(text, text) for text in sentences(100)])
     one, two = (evaluate_minimal_pairs(syllables, tmp_path, **CPU) for _ in range(2))
     assert one == two
-    assert one.ties == 100
+    assert one.ties == 200
     assert 0.3 < one.figures["mean"] < 0.7
-    assert "100 of equally likely sentences (drawn)" in caplog.text
+    assert one.files["same"] != one.files["other"], "each file has draws of its own"
+    assert "200 of equally likely sentences (drawn)" in caplog.text
 
 
 def test_no_file_hides_behind_the_mean_of_all(syllables: Path, tmp_path: Path) -> None:
