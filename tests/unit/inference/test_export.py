@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.processor import Processor, this_processor
 from bertsmith.cli import main
 from bertsmith.inference.backends import engines
-from bertsmith.inference.export.check import checked_lengths
 from bertsmith.inference.export.export import ExportOptions, export
 from bertsmith.inference.export.int8 import Int8Loss
 from bertsmith.inference.predictor import Predictor
@@ -35,7 +35,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A classifier that tells praise from blame, and its dev rows in dev.jsonl beside it."""
     root = tmp_path_factory.mktemp("run")
     train, dev = rows(96, 1), rows(60, 2)
-    bertsmith.finetune("classify", made_model(root / "mini"), train, dev, root / "labels", settings=QUICK)
+    settings = replace(QUICK, metric="macro_f1")
+    bertsmith.finetune("classify", made_model(root / "mini"), train, dev, root / "labels", settings=settings)
     (root / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in dev))
     return root
 
@@ -72,16 +73,20 @@ def test_any_mask_gives_what_the_encoder_gives(encoder: tuple[Any, Any], data: s
 
 @pytest.mark.parametrize("engine", ["onnx", "openvino"])
 def test_int8_is_measured_on_the_rows_and_runs(engine: str, run: Path, tmp_path: Path, capfd: Any) -> None:
-    out = tmp_path / "out"
-    status = main(["export", str(run / "labels"), "--to", engine, "--out", str(out), "--int8", "--data",
-                   str(run / "dev.jsonl"), "--max-loss", "0.2"])  # fmt: skip
+    """By the metric that the model was chosen by, and by the columns that are named."""
+    out, data = tmp_path / "out", tmp_path / "dev.jsonl"
+    named = [{"body": row["text"], "mark": row["label"]} for row in rows(60, 2)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in named))
+    columns = ["--columns.text", "body", "--columns.label", "mark"]
+    status = main(["export", str(run / "labels"), "--to", engine, "--out", str(out), "--int8", "--data", str(data),
+                   "--max-loss", "0.2", *columns])  # fmt: skip
     assert status == 0
     facts = json.loads((out / "export.json").read_text())
     loss = facts["int8"]
     assert facts["int8_group"] == CONFIG.hidden_size  # with a longer one OpenVINO would not multiply in int8
-    assert (loss["metric"], loss["rows"], loss["max_loss"]) == ("accuracy", 60, 0.2)
+    assert (loss["metric"], loss["rows"], loss["max_loss"]) == ("macro_f1", 60, 0.2)
     assert loss["fp32"] > 0.9
-    assert f"accuracy of 60 rows: {loss['fp32']:.4f} in fp32, {loss['int8']:.4f} in int8" in capfd.readouterr().err
+    assert f"macro_f1 of 60 rows: {loss['fp32']:.4f} in fp32, {loss['int8']:.4f} in int8" in capfd.readouterr().err
     assert sorted(each.name for each in out.iterdir()) == facts["files"]
     texts = [row["text"] for row in rows(60, 3)]
     found, exact = (
@@ -173,15 +178,6 @@ def test_every_shape_that_a_config_may_name_passes_the_check(changes: dict[str, 
     for engine in ("onnx", "openvino"):
         facts = export(folder, tmp_path / engine, ExportOptions(to=engine))
         assert 0 < facts["checked"]["differences"]["logits"] < 1e-4
-
-
-def test_few_lengths_are_the_short_ones_and_those_around_powers_of_two() -> None:
-    found = checked_lengths(512, few=True)
-    assert len(found) == 70
-    assert found[:33] == list(range(1, 34))
-    assert {255, 256, 257, 511, 512} <= set(found)
-    assert checked_lengths(3, few=True) == [1, 2, 3]
-    assert checked_lengths(512, few=False) == list(range(1, 513))
 
 
 def test_a_graph_that_differs_from_pytorch_is_not_written(tmp_path: Path, monkeypatch: Any) -> None:

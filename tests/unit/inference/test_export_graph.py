@@ -66,6 +66,15 @@ def test_a_graph_that_differs_is_told_with_the_length_at_which_it_does(kind: str
         check(wrong, exported_model(folder, ExportOptions()), range(1, 12))
 
 
+def test_few_lengths_are_the_short_ones_and_those_around_powers_of_two() -> None:
+    found = checked_lengths(512, few=True)
+    assert len(found) == 70
+    assert found[:33] == list(range(1, 34))
+    assert {255, 256, 257, 511, 512} <= set(found)
+    assert checked_lengths(3, few=True) == [1, 2, 3]
+    assert checked_lengths(512, few=False) == list(range(1, 513))
+
+
 @pytest.mark.parametrize("most", [1, 2, 31, 50, 511, 512])
 def test_the_longest_rows_are_among_those_that_are_compared(most: int) -> None:
     few = checked_lengths(most, few=True)
