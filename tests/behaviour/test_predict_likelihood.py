@@ -18,7 +18,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.blimp import PHENOMENON
 from bertsmith.inference.minimal_pairs import evaluate_minimal_pairs
-from bertsmith.inference.predictor import load_predictor
+from bertsmith.inference.predictor import Predictor, load_predictor
 from bertsmith.model.initial import initialise
 from bertsmith.tasks.kinds import likelihood
 from bertsmith.tasks.kinds.classify import Classify
@@ -223,6 +223,22 @@ def test_equally_likely_sentences_are_drawn_the_same_each_time(
     assert 0.3 < one.figures["mean"] < 0.7
     assert one.files["same"] != one.files["other"], "each file has draws of its own"
     assert "200 of equally likely sentences (drawn)" in caplog.text
+
+
+def test_likelihoods_that_differ_in_their_last_bits_alone_are_equal(
+    syllables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sentences are computed in other company."""
+    write_pairs(tmp_path / "near.jsonl", [("word1", "word2")] * 2)
+    usual = Predictor.predict
+
+    def near(predictor: Predictor, rows: Any) -> Any:
+        answers, sequences = usual(predictor, rows)
+        found = (-100.0, -100.00005, -100.0, -100.0005)
+        return [{**each, "log_likelihood": value} for each, value in zip(answers, found, strict=True)], sequences
+
+    monkeypatch.setattr(Predictor, "predict", near)
+    assert evaluate_minimal_pairs(syllables, tmp_path, **CPU).ties == 1
 
 
 def test_no_file_hides_behind_the_mean_of_all(syllables: Path, tmp_path: Path) -> None:

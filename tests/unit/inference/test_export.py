@@ -201,6 +201,7 @@ def test_a_graph_that_differs_from_pytorch_is_not_written(tmp_path: Path, monkey
         (ExportOptions(name="a"), "--name is of a model for Triton"),
         (ExportOptions(to="triton", name="a/b"), "no name for a model"),
         (ExportOptions(int8=True, data=Path("dev.csv"), max_loss=2), "--max-loss is 2"),
+        (ExportOptions(int8=True, data=Path("-")), "--data is read more than once, and a pipe can be read once"),
     ],
 )
 def test_options_that_do_not_belong_together_are_refused(options: ExportOptions, what: str, tmp_path: Path) -> None:
