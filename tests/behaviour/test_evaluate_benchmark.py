@@ -115,6 +115,16 @@ def test_test_rows_with_labels_are_measured_fold_by_fold(folder):
         evaluate_benchmark(run, folder / "codah", device="cpu")
 
 
+def test_a_folder_without_labelled_rows_is_refused_where_no_answers_are_asked_for(folder, tmp_path):
+    made_mrpc(tmp_path / "glue")
+    (tmp_path / "glue/MRPC/dev.tsv").unlink()
+    run = folder / "runs" / "mrpc"
+    with pytest.raises(BertsmithError, match="no labelled rows of mrpc are in this folder"):
+        evaluate_benchmark(run, tmp_path / "glue", device="cpu")
+    score = evaluate_benchmark(run, tmp_path / "glue", submission=tmp_path / "found.zip", device="cpu")
+    assert (score.rows, list(answers(tmp_path / "found.zip"))) == ({}, ["MRPC.tsv"])
+
+
 def test_a_model_of_another_task_is_refused(folder, tmp_path):
     mrpc = folder / "runs" / "mrpc"
     with pytest.raises(BertsmithError, match="the training rows have no label"):
@@ -195,6 +205,12 @@ def test_predictions_of_any_program_are_scored_as_the_official_scripts_do(tmp_pa
         -2.0,
     )
     assert (found["best_f1"], found["best_f1_thresh"]) == (pytest.approx(100 * (2 + 2 / 3) / 3), 0.5)
+    odds.write_text(json.dumps({"a": -2.0, "b": 0.5}))  # c has no prediction, and needs none
+    found = scored("v2.0.json", {"a": "cat", "b": "dog ran"}, "--null-scores", str(odds))
+    assert (found["best_exact"], found["best_f1"]) == (50.0, pytest.approx(250 / 3))
+    odds.write_text(json.dumps({"a": -2.0, "b": True, "c": 1}))
+    told = scored("v2.0.json", answers, "--null-scores", str(odds))
+    assert "the value of question b is True, not a number" in told
     odds.write_text(json.dumps({"a": -2.0}))
     assert "lacks 2 of the questions that are answered, such as b" in scored(
         "v2.0.json", answers, "--null-scores", str(odds)

@@ -87,11 +87,11 @@ def test_those_of_evaluate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     (tmp_path / "folder").mkdir()
     all_columns = columns(*PARTS, *LABELS)
     model, rows, folder = Path("m"), Path("rows.csv"), Path("folder")
-    bad = "--skip-bad-rows bad.jsonl --bad-share 0.5"
+    bad = "--skip-bad-rows bad.jsonl --bad-share 0.4"
     call = f"evaluate m --data rows.csv --report r --json figures.json {bad} {RUN_BY} {all_columns}"
     args, named = called(monkeypatch, "inference.evaluate:evaluate", call, MEASURED)
     assert args == (model, rows)
-    given = {"report": Path("r"), "skipped": SkippedRows(0.5), "columns": values(*PARTS, *LABELS)}
+    given = {"report": Path("r"), "skipped": SkippedRows(0.4), "columns": values(*PARTS, *LABELS)}
     assert named == RUN_BY_VALUES | given
     assert {each.name for each in tmp_path.iterdir()} == {"folder", "figures.json", "bad.jsonl"}
     call = f"evaluate m --data folder --benchmark mrpc --submission s.zip --fold 2 {RUN_BY}"
@@ -105,6 +105,54 @@ def test_those_of_evaluate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     args, named = called(monkeypatch, "inference.evaluate:evaluate_predictions", call, MEASURED)
     assert args == (Path("m.json"), rows)
     assert named == {"null_scores": Path("n.json"), "columns": values(*PARTS, *LABELS)}
+
+
+FLAGS = {
+    "--device": "cpu",
+    "--precision": "bf16",
+    "--backend": "onnx",
+    "--benchmark": "mrpc",
+    "--submission": "s.zip",
+    "--fold": "1",
+    "--report": "r",
+    "--null-scores": "n.json",
+    "--skip-bad-rows": "bad.jsonl",
+    "--bad-share": "0.4",
+    "--columns.text": "a",
+}
+DEVICE = ("--device", "--precision", "--backend")
+
+
+@pytest.mark.parametrize(
+    ("call", "measured", "read"),
+    [
+        ("m --minimal-pairs folder", "minimal pairs", DEVICE),
+        ("m.json --data rows.csv", "a file of answers", ("--null-scores", "--columns.text")),
+        ("m --data folder", "the folder of a benchmark", (*DEVICE, "--benchmark", "--submission", "--fold")),
+        (
+            "m --data rows.csv",
+            "a file of rows",
+            (*DEVICE, "--report", "--skip-bad-rows", "--bad-share", "--columns.text"),
+        ),
+    ],
+)
+def test_a_flag_of_evaluate_that_is_not_read_is_refused(
+    call: str, measured: str, read: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for flag in FLAGS.keys() - set(read):
+        assert main(["evaluate", *call.split(), flag, FLAGS[flag]]) == 2
+        assert f"{flag.partition('.')[0]} is not read for {measured}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["--interactive", "--question who --context text"])
+@pytest.mark.parametrize(
+    "flag", ["--out o.csv", "--workers 2", "--gpus 1", "--on-error skip", "--resume", "--part-rows 3"]
+)
+def test_a_flag_of_predict_that_only_a_file_needs_is_refused(kind: str, flag: str, capsys: Any) -> None:
+    assert main(["predict", "m", *kind.split(), *flag.split()]) == 2
+    assert f"{flag.split()[0]} is not read without a file of rows" in capsys.readouterr().err
 
 
 def test_those_of_export_and_import(monkeypatch: pytest.MonkeyPatch) -> None:

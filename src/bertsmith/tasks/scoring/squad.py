@@ -123,7 +123,7 @@ def _best_threshold(
     """(The best score, its threshold), as the script finds them: it starts where no question is answered, at 0, and
     lets the predictions in, the surest first. Equal null scores are let in one by one, although no threshold parts
     them, and a prediction that normalises to nothing counts as wrong where there is no answer."""
-    score: float = sum(not has for has in answerable.values())
+    score: float = sum(not answerable[name] for name in scores)
     best, threshold = score, 0.0
     for name in sorted(null_scores, key=null_scores.__getitem__):
         if name in scores:
