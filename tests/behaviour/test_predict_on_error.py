@@ -23,6 +23,7 @@ from bertsmith.inference.parts.run import RowOptions
 from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.kinds.masked_words import MaskedWords
+from bertsmith.tasks.reading.bad_rows import SHOWN
 from made_heads import KINDS, made_head
 from made_rows import PIECES
 
@@ -305,6 +306,12 @@ def test_a_pipe_leaves_bad_rows_out_and_ends_with_status_0(model, monkeypatch, c
     assert [json.loads(line)["text"] for line in captured.out.splitlines()] == ["a [MASK]", "b [MASK]"]
     assert "left out: standard input:2: this line is not JSON" in captured.err
     assert captured.err.splitlines()[-1] == "2 rows predicted; 2 rows left out"
+
+
+def test_of_many_bad_rows_the_first_ones_are_named(model, tmp_path, said, capfd):
+    (tmp_path / "rows.jsonl").write_text('{"text": "none"}\n' * (SHOWN + 9) + '{"text": "[MASK]"}\n')
+    assert predict_file(model, tmp_path / "rows.jsonl", "-", rows=SKIP, **CPU).skipped == SHOWN + 9
+    assert said.text.count("left out: ") == SHOWN
 
 
 @pytest.mark.parametrize(
