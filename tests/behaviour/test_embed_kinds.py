@@ -150,6 +150,16 @@ def test_a_parquet_file_has_the_columns_of_the_rows_and_a_list_of_fixed_size(mod
     assert np.array_equal(np.float32(table["embedding"].to_pylist()), vectors)
 
 
+def test_a_column_of_vectors_is_refused_where_rows_are_copied_alone(model, tmp_path):
+    pytest.importorskip("pyarrow")
+    source = tmp_path / "rows.jsonl"
+    source.write_text('{"text": "word1", "embedding": 1}\n')
+    with pytest.raises(BertsmithError, match="column 'embedding' already"):
+        embed_file(model, source, tmp_path / "out.parquet", **CPU)
+    vectors = VectorOptions(layers=(-1,))
+    assert embed_file(model, source, tmp_path / "tokens.jsonl", vectors=vectors, **CPU).rows == 1
+
+
 @pytest.mark.parametrize("name", ["out.parquet", "out.npy", "out.jsonl"])
 def test_files_are_written_into_a_folder_whose_name_is_not_utf8(name, model, tmp_path):
     pytest.importorskip("pyarrow")

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.inference import embed_file, predict_file
 from bertsmith.inference.parts.folder import PartsFolder
 from bertsmith.inference.parts.part import Part, PartWork
+from bertsmith.inference.parts.run import RowOptions
 from bertsmith.inference.parts.workers import Processes, _Log, _serve, _Worker, processes
 from bertsmith.tasks.reading.records import Columns, RowReader
 
@@ -58,6 +60,18 @@ def test_a_worker_that_cannot_be_started_is_named(tmp_path: Path, monkeypatch: p
         processes(lambda device: Work(), ["cpu", "cpu"], PartsFolder(tmp_path / "out.jsonl"), "stop"),
     ):
         pass
+
+
+def test_each_worker_has_a_device_of_its_own_and_loads_its_model_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    assert RowOptions(workers=2).devices("cpu") == ["cpu", "cpu"]
+    assert RowOptions(gpus="all").devices("auto") == ["cuda:0", "cuda:1", "cuda:2"]
+    assert RowOptions(gpus="2").devices("auto") == ["cuda:0", "cuda:1"]
+    for module, made, work in ((embed_file, "Embedder", "EmbedWork"), (predict_file, "load_predictor", "PredictWork")):
+        monkeypatch.setattr(module, made, lambda model, **loading: loading)
+        monkeypatch.setattr(module, work, lambda loading, kind: loading)
+        given = {"device": "auto", "precision": "fp32"}
+        assert module._loaded("model", given, "", "cuda:1") == {**given, "device": "cuda:1"}
 
 
 @pytest.mark.parametrize("is_read", [True, False])
