@@ -13,6 +13,7 @@ import pytest
 
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.sources import python_docs
+from bertsmith.quickstart import labels as labels_module
 from bertsmith.quickstart.labels import _NAMES, Labelled, RowCounts, Unlabelled, rows_of_docstrings, rows_of_sources
 
 OPTIONS = ReadOptions("file", "text", False)
@@ -190,6 +191,36 @@ def test_a_label_with_too_little_text_is_left_out_and_named(tmp_path: Path) -> N
     found = labelled([str(write(tmp_path / "texts", texts))])
     assert labels(found) == {"a.txt", "b.txt"}
     assert "left out for too little text: little.txt" in found.rule.replace("texts/", "")
+
+
+def test_of_two_documents_of_a_label_each_side_has_one(tmp_path: Path) -> None:
+    """Whichever is drawn first: also where it has less than the share of the rows to evaluate on."""
+    texts = {f"{label}/{size}.txt": paragraphs(size) for label in "abcdefgh" for size in (2, 12)}
+    found = labelled([str(write(tmp_path / "texts", texts))])
+    assert found.rule == "parted by document" + LIMITS
+    assert labels(found) == set("abcdefgh")
+
+
+def test_a_sub_folder_of_one_document_is_parted_by_place(tmp_path: Path) -> None:
+    texts = {"a/0.txt": paragraphs(20)} | {f"b/{number}.txt": paragraphs(6) for number in range(4)}
+    found = labelled([str(write(tmp_path / "texts", texts))])
+    assert found.rule.startswith("a label has one document only")
+    assert labels(found) == {"a", "b"}
+
+
+@pytest.mark.parametrize(("limit", "value"), [("_LABEL_PASSAGES", 10), ("_LABEL_BYTES", 10)])
+def test_a_label_is_read_up_to_a_limit(limit: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write(tmp_path / "texts", {f"{label}/{n}.txt": paragraphs(5) for label in "ab" for n in range(4)})
+    read = []
+
+    def noted(*given: object) -> Labelled:
+        read.extend(given[0])
+        return Labelled("", "", [], [])
+
+    monkeypatch.setattr(labels_module, limit, value)
+    monkeypatch.setattr(labels_module, "_part", noted)
+    rows_of_sources([str(source)], OPTIONS, ROWS, 1)
+    assert Counter(each.label for each in read) == dict.fromkeys("ab", value if limit == "_LABEL_PASSAGES" else 1)
 
 
 def test_short_paragraphs_are_joined_and_long_ones_cut(tmp_path: Path) -> None:
