@@ -22,7 +22,7 @@ from bertsmith.inference.backends import engines
 from bertsmith.inference.export.export import ExportOptions, export
 from bertsmith.inference.export.int8 import Int8Loss
 from bertsmith.inference.predictor import Predictor
-from bertsmith.weights.huggingface import load_encoder
+from bertsmith.weights.huggingface import load_encoder, read_config
 from made_commands import Command
 from made_heads import LABELS, made_head, needs_engines
 from made_rows import CONFIG, QUICK, made_model, rows
@@ -178,6 +178,7 @@ def test_every_shape_that_a_config_may_name_passes_the_check(changes: dict[str, 
     for engine in ("onnx", "openvino"):
         facts = export(folder, tmp_path / engine, ExportOptions(to=engine))
         assert 0 < facts["checked"]["differences"]["logits"] < 1e-4
+        assert facts["checked"]["lengths"] == [*range(1, read_config(folder).max_position_embeddings + 1)]
 
 
 def test_a_graph_that_differs_from_pytorch_is_not_written(tmp_path: Path, monkeypatch: Any) -> None:
@@ -314,7 +315,7 @@ def test_a_graph_with_weights_beside_it_runs_wherever_it_is_moved(
     with torch.no_grad():
         expected = encoder[1].encode_padded(*(torch.from_numpy(feed[name]) for name in feed)).numpy()
     apart = np.abs(hidden - expected)[mask > 0].max()
-    assert apart < (0.05 if int8 else 1e-4)
+    assert 1e-4 < apart < 0.05 if int8 else apart < 1e-4
 
 
 def test_a_repository_for_triton_is_read_and_its_model_runs(tmp_path: Path) -> None:
