@@ -17,6 +17,7 @@ from bertsmith.inference.embed_file import embed_file
 from bertsmith.inference.parts.run import RowOptions
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.weights.huggingface import load_encoder
+from made_heads import made_head
 from made_rows import CONFIG, PIECES, WORDS
 
 TEXTS = [" ".join(WORDS[place % 30] for place in range(number, number + 1 + number % 6)) for number in range(25)]
@@ -129,6 +130,16 @@ def test_columns_that_have_no_part_in_vectors_are_refused_and_those_of_a_loaded_
         embed_file(loaded, source, tmp_path / "out.npy", columns={"label": "class"})
     embed_file(loaded, source, tmp_path / "out.npy", columns={"header": True})
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), loaded(["word2 word3"]))
+
+
+def test_the_text_of_a_file_stands_where_the_folder_says(tmp_path):
+    folder, source = made_head("embed", tmp_path / "model"), tmp_path / "texts.jsonl"
+    (folder / "task.json").write_text(json.dumps({"task": "embed", "columns": {"text": "body"}}))
+    source.write_text(json.dumps({"text": "word1", "body": "word2 word3"}) + "\n")
+    embed_file(folder, source, tmp_path / "out.npy", device="cpu", precision="fp32")
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "out.npy"), Embedder(folder, "cpu", precision="fp32")(["word2 word3"])
+    )
 
 
 def test_the_command_reads_a_pipe_and_names_what_it_cannot_write(model, tmp_path, monkeypatch, capsys):
