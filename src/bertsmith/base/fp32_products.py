@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -32,6 +33,9 @@ _backend: Any = torch.backends.mkldnn
 _SETTINGS = {DEFAULT: "none", ONEDNN: "bf16"}
 # What permits less than fp32; `torch.set_float32_matmul_precision` may have given it, for processors with AMX.
 _LESS = ("bf16", "tf32")
+# What each block of `kept` puts back, in the order in which they began.
+_kept: list[list[Any]] = []
+_kept_lock = threading.Lock()
 
 
 def choose_fp32_products(of_run: str = "") -> str:
@@ -47,7 +51,7 @@ def choose_fp32_products(of_run: str = "") -> str:
     if setting != "auto":
         name, reason = _as_set(setting)
     else:
-        name, reason = _kept(of_run) if of_run else suited_to(this_processor())
+        name, reason = _as_started(of_run) if of_run else suited_to(this_processor())
     if of_run and name != of_run:
         warn(
             f"this run was started with fp32 products by {of_run} and is resumed with {name} ({reason}); "
@@ -77,17 +81,31 @@ def using(name: str) -> Iterator[None]:
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """When the block ends, this process makes fp32 products as before it, on a CPU and on a GPU."""
+    """When the block ends, this process makes fp32 products as before it, on a CPU and on a GPU. Of blocks in several
+    threads, one that ends before a later one has it put this back: the later one goes on as it began."""
     cpu, gpu = _backend.matmul, torch.backends.cuda.matmul
-    before, cut = cpu.fp32_precision, gpu.fp32_precision == "tf32"
+    with _kept_lock:
+        before = [cpu.fp32_precision, gpu.fp32_precision == "tf32"]
+        _kept.append(before)
     try:
         yield
     finally:
-        # Only what has changed: what was read may be a setting for all kinds of products.
-        if cpu.fp32_precision != before:
-            cpu.fp32_precision = before
-        if (gpu.fp32_precision == "tf32") != cut:
-            gpu.allow_tf32 = cut
+        with _kept_lock:
+            place = next(number for number, each in enumerate(_kept) if each is before)
+            del _kept[place]
+            if place < len(_kept):
+                _kept[place][:] = before
+            else:
+                _put_back(*before)
+
+
+def _put_back(precision: str, cut: bool) -> None:
+    """Only what has changed: what was read may be a setting for all kinds of products."""
+    cpu, gpu = _backend.matmul, torch.backends.cuda.matmul
+    if cpu.fp32_precision != precision:
+        cpu.fp32_precision = precision
+    if (gpu.fp32_precision == "tf32") != cut:
+        gpu.allow_tf32 = cut
 
 
 def has_onednn() -> bool:
@@ -136,7 +154,7 @@ def _as_set(name: str) -> tuple[str, str]:
     return name, f"{VARIABLE} is set"
 
 
-def _kept(name: str) -> tuple[str, str]:
+def _as_started(name: str) -> tuple[str, str]:
     if name == ONEDNN and largest_error(ONEDNN) > 1:
         return DEFAULT, "oneDNN computes in less than fp32 on this processor"
     return name, "this run was started with it"

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -164,3 +165,17 @@ def test_products_by_onednn_are_those_of_the_default() -> None:
     assert done.returncode == 0, done.stderr
     products = [line for line in done.stdout.splitlines() if ",matmul," in line and "256x192:192x384" in line]
     assert len(products) == 1, "the forward product was made by oneDNN once, and once by the default"
+
+
+def test_blocks_of_two_threads_leave_each_other_alone_and_the_last_one_puts_back_what_was() -> None:
+    """Whichever ends first."""
+    for first_ends_first in (True, False):
+        first, second = ExitStack(), ExitStack()
+        for each in (first, second):
+            each.enter_context(fp32_products.kept())
+            fp32_products.use(ONEDNN)
+        ends = (first, second) if first_ends_first else (second, first)
+        ends[0].close()
+        assert matmul.fp32_precision == "bf16", "the other one has begun with oneDNN"
+        ends[1].close()
+        assert matmul.fp32_precision == "none"
