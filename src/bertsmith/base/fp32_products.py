@@ -82,7 +82,7 @@ def using(name: str) -> Iterator[None]:
 @contextmanager
 def kept() -> Iterator[None]:
     """When the block ends, this process makes fp32 products as before it, on a CPU and on a GPU. Of blocks in several
-    threads, one that ends before a later one has it put this back: the later one goes on as it began."""
+    threads, one that ends before a later one leaves this to it, and so does not change its products midway."""
     cpu, gpu = _backend.matmul, torch.backends.cuda.matmul
     with _kept_lock:
         before = [cpu.fp32_precision, gpu.fp32_precision == "tf32"]
