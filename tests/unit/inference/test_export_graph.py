@@ -7,18 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import numpy_helper
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.backends.engines import Feed, open_graph
 from bertsmith.inference.backends.exported import graph_in
-from bertsmith.inference.export.check import check, checked_lengths
 from bertsmith.inference.export.export import ExportOptions, export, exported_model
-from bertsmith.inference.export.nodes import Nodes
 from made_heads import made_head, needs_engines
 from made_rows import CONFIG
 
-pytestmark = needs_engines
+pytestmark = needs_engines  # what imports onnx is imported in the tests
 
 
 @pytest.mark.parametrize("engine", ["onnx", "openvino"])
@@ -53,6 +50,8 @@ def test_rows_that_no_model_reads_get_no_numbers(kind: str, engine: str, tmp_pat
 
 @pytest.mark.parametrize(("kind", "fault"), [("classify", 1.0), ("classify", np.nan), ("tag", 1.0)])
 def test_a_graph_that_differs_is_told_with_the_length_at_which_it_does(kind: str, fault: float, tmp_path: Path) -> None:
+    from bertsmith.inference.export.check import check
+
     folder = made_head(kind, tmp_path / "model")
     export(folder, tmp_path / "out", ExportOptions("onnx", few_lengths=True))
     run = open_graph(graph_in(tmp_path / "out", "onnx", "fp32"))
@@ -67,6 +66,8 @@ def test_a_graph_that_differs_is_told_with_the_length_at_which_it_does(kind: str
 
 
 def test_few_lengths_are_the_short_ones_and_those_around_powers_of_two() -> None:
+    from bertsmith.inference.export.check import checked_lengths
+
     found = checked_lengths(512, few=True)
     assert len(found) == 70
     assert found[:33] == list(range(1, 34))
@@ -77,12 +78,18 @@ def test_few_lengths_are_the_short_ones_and_those_around_powers_of_two() -> None
 
 @pytest.mark.parametrize("most", [1, 2, 31, 50, 511, 512])
 def test_the_longest_rows_are_among_those_that_are_compared(most: int) -> None:
+    from bertsmith.inference.export.check import checked_lengths
+
     few = checked_lengths(most, few=True)
     assert checked_lengths(most, few=False) == list(range(1, most + 1))
     assert (few[0], few[-1], few) == (1, most, sorted(set(few)))
 
 
 def test_each_column_of_a_map_in_int8_has_a_scale_of_its_own() -> None:
+    from onnx import numpy_helper
+
+    from bertsmith.inference.export.nodes import Nodes
+
     nodes = Nodes("weights")
     weight = np.array([[0.5, -1.0], [100.0, 3.0]], dtype=np.float32)  # as in torch: a row for each number of the result
     nodes.linear("x", weight, np.zeros(2, dtype=np.float32), "map")
