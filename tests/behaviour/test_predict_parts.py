@@ -199,14 +199,12 @@ def test_parts_are_named_where_the_work_is_not_resumed_or_was_another(model, tmp
         predicted(model, source, out, RowOptions(part_rows=8, resume=True))
     with pytest.raises(BertsmithError, match="another top"):
         predict_file(model, source, out, rows=RESUMED, top=2, **CPU)
-    for name in ("task.json", "model.safetensors"):
-        changed = shutil.copytree(model, tmp_path / name) / name
-        if name == "task.json":
-            changed.write_text('{"max_length": 20}')
-        else:
-            flip_a_byte(changed)
+    shorter, retrained = (shutil.copytree(model, tmp_path / name) for name in ("shorter", "retrained"))
+    (shorter / "task.json").write_text('{"max_length": 20}')
+    flip_a_byte(retrained / "model.safetensors")
+    for other in (shorter, retrained):
         with pytest.raises(BertsmithError, match="another model"):
-            predicted(changed.parent, source, out, RESUMED)
+            predicted(other, source, out, RESUMED)
     predicted(model, source, out, RowOptions(part_rows=7, resume=True, on_error="skip"))
     assert len(out.read_text().splitlines()) == 59
     assert not PartsFolder(out).path.exists()
