@@ -28,7 +28,7 @@ from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.serve import Settings
 from bertsmith.recipes.schema import Distillation, Masking, ModelShape, Optimizer, Pairs, Phase, Recipe
-from bertsmith.tasks.benchmarks.inputs import Taken
+from bertsmith.tasks.benchmarks.inputs import BenchmarkChoice
 from bertsmith.tasks.distill import distill
 from bertsmith.tasks.plan import RowsOfRun, plan_finetuning
 from bertsmith.tasks.reading.records import Columns
@@ -42,10 +42,10 @@ from made_runs import corpus, small_recipe
 
 OPTIONS = (
     *(ModelShape, Phase, Masking, Pairs, Optimizer, Distillation, Recipe, Outputs, Where),
-    *(FinetuneSettings, DistillSettings, Columns, Taken, PrepareOptions, VocabularyOptions, DownloadOptions),
+    *(FinetuneSettings, DistillSettings, Columns, BenchmarkChoice, PrepareOptions, VocabularyOptions, DownloadOptions),
     *(VectorOptions, RowOptions, ExportOptions, Settings, Limits, BenchOptions),
 )
-REQUIRED: dict[type, dict[str, Any]] = {Settings: {"models": {"mine": Path("mine")}}, Taken: {"data": None}}
+REQUIRED: dict[type, dict[str, Any]] = {Settings: {"models": {"mine": Path("mine")}}, BenchmarkChoice: {"data": None}}
 
 
 def made(kind: type, **values: Any) -> Any:

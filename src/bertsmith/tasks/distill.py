@@ -11,7 +11,7 @@ from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.recipes.loader import presets, recipe_of
 from bertsmith.recipes.schema import Recipe
-from bertsmith.tasks.benchmarks.inputs import Taken, distill_settings
+from bertsmith.tasks.benchmarks.inputs import BenchmarkChoice, distill_settings
 from bertsmith.tasks.examples import given_parts
 from bertsmith.tasks.finetune import Asked, tune
 from bertsmith.tasks.reading.records import Source
@@ -65,7 +65,7 @@ def distill(
         raise BertsmithError("there is nothing to learn from: neither training rows nor a corpus", "distill", fix)
     named = {"teacher": str(teacher), **({"student": _name(student)} if shape is not None else {})}
     settings = distill_settings(task) if settings is None else settings
-    asked = Asked(task, model, given, Taken(data), settings, teacher, shape, student is None, named)
+    asked = Asked(task, model, given, BenchmarkChoice(data), settings, teacher, shape, student is None, named)
     return tune(asked, None if out is None else as_path(out, "out"), resume)
 
 

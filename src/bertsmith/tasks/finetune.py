@@ -20,7 +20,7 @@ from bertsmith.base.ranks.together import together
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.model.config import BertConfig
 from bertsmith.recipes.loader import as_yaml
-from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs, tell_rows
+from bertsmith.tasks.benchmarks.inputs import BenchmarkChoice, run_inputs, tell_rows
 from bertsmith.tasks.examples import by_windows, check_sources, checksums, encode_sources, given_parts, most_tokens
 from bertsmith.tasks.finetuning.augmented import check_augmented
 from bertsmith.tasks.finetuning.finish import drop_leftovers, finish
@@ -94,7 +94,7 @@ def finetune(
     """
     check_class(outputs, Outputs, "outputs")
     given = given_parts(train, dev, test)
-    start, taken = as_path(model, "model"), Taken(data, hyper_parameters, fold)
+    start, taken = as_path(model, "model"), BenchmarkChoice(data, hyper_parameters, fold)
     asked = Asked(task, start, given, taken, settings, outputs=outputs or Outputs())
     return tune(asked, None if out is None else as_path(out, "out"), resume)
 
@@ -109,7 +109,7 @@ class Asked:
     task: str
     model: Path
     given: dict[str, Source]
-    taken: Taken
+    taken: BenchmarkChoice
     settings: FinetuneSettings | None
     teacher: Path | None = None
     shape: BertConfig | None = None

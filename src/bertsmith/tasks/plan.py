@@ -16,7 +16,7 @@ from bertsmith.base.log import counted
 from bertsmith.model.config import BertConfig
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
-from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs
+from bertsmith.tasks.benchmarks.inputs import BenchmarkChoice, run_inputs
 from bertsmith.tasks.examples import check_sources, given_parts, most_tokens, read_records, warn_of_few_rows
 from bertsmith.tasks.reading.divide import curve_rows, fold_rows
 from bertsmith.tasks.reading.documents import parsed_once
@@ -133,7 +133,7 @@ def _read(task: str, folder: Path, config: BertConfig, rows: RowsOfRun, settings
         refuse_export(folder)
     given = given_parts(rows.train, rows.dev, rows.test)
     check_sources(given)
-    inputs = run_inputs(task, Taken(rows.data, rows.hyper_parameters, rows.fold), given, settings)
+    inputs = run_inputs(task, BenchmarkChoice(rows.data, rows.hyper_parameters, rows.fold), given, settings)
     kind, settings = chosen(inputs.kind, inputs.sources, inputs.settings)
     kind.check(settings)
     settings.check_layers(config.num_hidden_layers, bool(kind.head))

@@ -24,7 +24,7 @@ _FREE = (
 
 
 @dataclass(frozen=True)
-class Taken(TypeChecked):
+class BenchmarkChoice(TypeChecked):
     """Which rules of a benchmark a run takes. data: the folder with its files. hyper_parameters: whose, such as
     "google" or "nvidia"; None for the first source that the benchmark has. fold: of published folds."""
 
@@ -45,8 +45,8 @@ class RunInputs:
 
 
 def benchmark_settings(name: str, hyper_parameters: str | None = None, **changes: Any) -> FinetuneSettings:
-    """The settings that a benchmark is fine-tuned with. hyper_parameters: as of `Taken`. changes: settings to use in
-    their place.
+    """The settings that a benchmark is fine-tuned with. hyper_parameters: as of `BenchmarkChoice`. changes: settings
+    to use in their place.
 
     Raises BertsmithError for a name that is not a benchmark's, for one without rows to train on, and for a source that
     it does not have.
@@ -68,10 +68,10 @@ def distill_settings(task: str) -> DistillSettings:
 
 
 def run_inputs(
-    task: str, taken: Taken, given: Mapping[str, Source], settings: FinetuneSettings | None = None
+    task: str, taken: BenchmarkChoice, given: Mapping[str, Source], settings: FinetuneSettings | None = None
 ) -> RunInputs:
     """What a run is started with, by the name of a kind of task or of a benchmark; see `benchmark_inputs`."""
-    if task in benchmarks() or taken != Taken(None):
+    if task in benchmarks() or taken != BenchmarkChoice(None):
         return benchmark_inputs(task, taken, given, settings)
     if "train" not in given:
         fix = "name a file of rows with --train, or a benchmark and its folder with --data"
@@ -80,7 +80,7 @@ def run_inputs(
 
 
 def benchmark_inputs(
-    name: str, taken: Taken, given: Mapping[str, Source], settings: FinetuneSettings | None = None
+    name: str, taken: BenchmarkChoice, given: Mapping[str, Source], settings: FinetuneSettings | None = None
 ) -> RunInputs:
     """The files of a benchmark in a folder, and the settings to fine-tune with, which are logged.
 
@@ -97,7 +97,7 @@ def benchmark_inputs(
     return RunInputs(benchmark.kind, _sources(benchmark, taken, given), settings, name)
 
 
-def _sources(benchmark: Benchmark, taken: Taken, given: Mapping[str, Source]) -> dict[str, Source]:
+def _sources(benchmark: Benchmark, taken: BenchmarkChoice, given: Mapping[str, Source]) -> dict[str, Source]:
     name = benchmark.name
     if taken.data is not None and given:
         what = f"the folder of {name} and files of {' and '.join(given)} rows exclude each other"

@@ -4,7 +4,13 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.benchmarks.benchmark import benchmarks
-from bertsmith.tasks.benchmarks.inputs import Taken, benchmark_inputs, benchmark_settings, figure_prefix, tell_rows
+from bertsmith.tasks.benchmarks.inputs import (
+    BenchmarkChoice,
+    benchmark_inputs,
+    benchmark_settings,
+    figure_prefix,
+    tell_rows,
+)
 from bertsmith.tasks.kinds.choice import Choice
 from bertsmith.tasks.kinds.classify import Classify
 from bertsmith.tasks.kinds.tag import Tag
@@ -45,7 +51,7 @@ def test_settings_are_the_benchmarks_and_may_be_changed():
 def test_what_is_changed_is_said_and_what_is_not_comparable(tmp_path, said):
     made_mrpc(tmp_path)
     changed = benchmark_settings("mrpc", epochs=1, max_steps=9, device="cpu", seed=7, report=False, folds=3)
-    inputs = benchmark_inputs("mrpc", Taken(tmp_path), {}, changed)
+    inputs = benchmark_inputs("mrpc", BenchmarkChoice(tmp_path), {}, changed)
     assert inputs.kind == "classify"
     assert inputs.sources == {part: tmp_path / "MRPC" / f"{part}.tsv" for part in ("train", "dev")}
     assert "hyper-parameters of google: batch 32, learning_rate 2e-05, epochs 3, warmup 0.1 (or" in said.text
@@ -57,29 +63,29 @@ def test_what_is_changed_is_said_and_what_is_not_comparable(tmp_path, said):
 
 def test_unchanged_settings_are_said_to_be_nothing_else(tmp_path, said):
     made_mrpc(tmp_path)
-    assert benchmark_inputs("mrpc", Taken(tmp_path), {}).settings == benchmark_settings("mrpc")
+    assert benchmark_inputs("mrpc", BenchmarkChoice(tmp_path), {}).settings == benchmark_settings("mrpc")
     assert "comparable" not in said.text
 
 
 def test_the_parts_of_mnli_are_measured_by_their_names(tmp_path, said):
     made_mnli(tmp_path)
-    inputs = benchmark_inputs("mnli", Taken(tmp_path), {})
+    inputs = benchmark_inputs("mnli", BenchmarkChoice(tmp_path), {})
     assert list(inputs.sources) == ["train", "dev", "mismatched"]
     assert [figure_prefix(part) for part in ("dev", "test", "dev_mismatched")] == ["", "test_", "mismatched_"]
     (tmp_path / "MNLI" / "dev_mismatched.tsv").unlink()
-    assert list(benchmark_inputs("mnli", Taken(tmp_path), {}).sources) == ["train", "dev"]
+    assert list(benchmark_inputs("mnli", BenchmarkChoice(tmp_path), {}).sources) == ["train", "dev"]
     assert "the files of dev_mismatched are not there, so nothing is measured on them" in said.text
 
 
 def test_a_benchmarks_rules_take_other_rows_too(tmp_path):
     rows = {"train": [{"text": "a"}], "dev": [{"text": "b"}]}
-    assert benchmark_inputs("sst2", Taken(None), rows).sources == rows
+    assert benchmark_inputs("sst2", BenchmarkChoice(None), rows).sources == rows
     with pytest.raises(BertsmithError, match="the files of sst2 are not named"):
-        benchmark_inputs("sst2", Taken(None), {"dev": rows["dev"]})
+        benchmark_inputs("sst2", BenchmarkChoice(None), {"dev": rows["dev"]})
     with pytest.raises(BertsmithError, match="train and dev rows exclude each other"):
-        benchmark_inputs("sst2", Taken(tmp_path), rows)
+        benchmark_inputs("sst2", BenchmarkChoice(tmp_path), rows)
     with pytest.raises(BertsmithError, match="'classify' is not a benchmark") as caught:
-        benchmark_inputs("classify", Taken(tmp_path), {})
+        benchmark_inputs("classify", BenchmarkChoice(tmp_path), {})
     assert ", wnut17. Or give files of rows" in caught.value.fix
 
 
