@@ -54,10 +54,11 @@ test-slow: setup
 quickstart: setup
 	$(BIN)/bertsmith quickstart $(ARGS)
 
-# The tables that docs/speed.md and docs/scaling.md are made of, a file for each run. One that is there is not made again, so what was broken off
-# continues with the next table; `make bench ARGS=--quick`, in a folder of its own, takes minutes. The peers are an extra;
-# those of serve come by `make bench-peers`, and are left out and named where they are not there. Prediction has two runs,
-# that of real texts only where $BERTSMITH_DATA has them; both by one thread on one core, as docs/speed.md says.
+# The tables that docs/speed.md and docs/scaling.md are made of, a file for each run. One that is there is not made
+# again, so what was broken off continues with the next table; `make bench ARGS=--quick`, in a folder of its own, takes
+# minutes. The peers are an extra; those of serve come by `make bench-peers`, and are left out and named where they are
+# not there. Prediction has two runs, that of real texts only where $BERTSMITH_DATA has them; both by one thread on one
+# core, as docs/speed.md says.
 DATA := $(or $(BERTSMITH_DATA),$(HOME)/.cache/bertsmith-data)
 REAL := $(and $(wildcard $(DATA)/glue/SST-2/dev.tsv),$(wildcard $(DATA)/squad/v1.1/dev-v1.1.json))
 TABLES := prepare prepare-sizes batches pretrain-step pretrain-step-avx2 finetune \
