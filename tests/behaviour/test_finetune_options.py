@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.finetuning.trials import trials
 from bertsmith.tasks.nvidia_results import summary
+from bertsmith.tasks.objective import TaskObjective
 from bertsmith.tasks.results import kept_seed
 from bertsmith.training.run_folder import Run
 from made_rows import QUICK, made_model, rows
@@ -92,6 +94,32 @@ def test_patience_ends_a_seed_and_the_next_one_begins_as_it_would_alone(model: P
         assert len(scores) == best + 3 < 12, "two measurements behind the best one"
     alone = tune(model, None, seed=43, **settings)
     assert alone.seeds[0] == result.seeds[1]
+
+
+def scored(patch: pytest.MonkeyPatch, scores: Iterable[float]) -> None:
+    """Has measurements of the dev rows give these scores, one after the other."""
+    evaluate, given = TaskObjective.evaluate, iter(scores)
+    patch.setattr(TaskObjective, "evaluate", lambda *rest: {**evaluate(*rest), "accuracy": next(given)})
+
+
+def test_patience_counts_measurements_behind_the_best_one_and_an_equal_one_is_no_better(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = [0.5, 0.5, 0.6, 0.4, 0.6, 0.5, 0.9, 0.9]
+    scored(monkeypatch, scores)
+    (seed,) = tune(model, None, epochs=8, batch=160, patience=3).seeds
+    assert [each.dev["accuracy"] for each in seed.epochs] == scores[:6]
+    assert (seed.best_epoch, seed.score) == (3, 0.6)
+
+
+def test_the_model_is_the_best_seeds_whichever_that_is(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored(monkeypatch, [0.6, 0.9, 0.7, 0.1])
+    assert tune(model, tmp_path / "run", epochs=1, batch=80, seeds=3).kept.seed == 43
+    tune(model, tmp_path / "alone", epochs=1, batch=80, seed=43)
+    found, expected = weights(tmp_path / "run" / "model"), weights(tmp_path / "alone" / "model")
+    assert all(torch.equal(found[name], each) for name, each in expected.items())
 
 
 def test_a_seed_that_ran_out_of_patience_is_not_resumed(

@@ -14,7 +14,8 @@ from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.records.trace import SHOWN, WARM_UP
 from made_runs import corpus, figures, small_recipe, stopped_after, weights
 
-RECIPE = small_recipe(phase1__steps=WARM_UP + 3, phase2__steps=0)
+# Its second phase begins before the steps that are profiled.
+RECIPE = small_recipe(phase1__steps=2, phase2__steps=WARM_UP + 1)
 
 
 def steps_in(run: Path) -> int:

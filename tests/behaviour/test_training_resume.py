@@ -7,6 +7,8 @@ import math
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,8 +17,13 @@ from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.batches.epochs import Epochs
 from bertsmith.batches.order import Order
 from bertsmith.recipes.schema import Recipe
+from bertsmith.training import loop
 from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.checkpoints.saver import Saver
+from bertsmith.training.loop import Trainer
 from bertsmith.training.pretrain import Run, pretrain
+from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.records import meters
 from made_kills import Moment, drawing
 from made_runs import corpus, figures, ran, signalled_after, small_corpus, small_recipe, stopped_after, weights
 
@@ -69,6 +76,38 @@ def test_killed_at_random_moments_and_resumed_is_unbroken(unbroken: Run, tmp_pat
     assert not [each.name for each in folder.iterdir() if each.name.startswith(".") and each.name != ".lock"], (
         "nothing half written is left"
     )
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_time_of_a_step_leaves_out_evaluations_and_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    """Also the evaluation that a stop has ended, which the resumed run does first. By a clock of the test's own."""
+    now, signals = [0.0], [signal.SIGTERM] * stopped
+    for module in (loop, meters):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0], monotonic=lambda: now[0]))
+
+    def takes(seconds: float, kind: type, name: str) -> None:
+        work = getattr(kind, name)
+
+        def timed(*given: Any) -> Any:
+            now[0] += seconds
+            if kind is Pretraining and signals:
+                signal.raise_signal(signals.pop())
+            return work(*given)
+
+        monkeypatch.setattr(kind, name, timed)
+
+    takes(1, Trainer, "_advance")
+    takes(1000, Pretraining, "evaluate")
+    takes(100, Saver, "save")
+    recipe = small_recipe(phase1__steps=4, phase2__steps=0, log_every=4, evaluate_every=2, save_every=2)
+    if stopped:
+        with pytest.raises(StoppedAfterSaving, match="stopped at step 2"):
+            pretrain(recipe, corpus(), tmp_path / "run")
+    run = pretrain(recipe, corpus(), tmp_path / "run", resume=stopped)
+    assert [each["seconds_per_step"] for each in run.metrics("train")] == [1]
+    assert now[0] > 3000, "else nothing was to be left out"
 
 
 def test_resuming_a_finished_run_changes_nothing(unbroken: Run) -> None:

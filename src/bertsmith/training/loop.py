@@ -146,8 +146,6 @@ class Trainer:
         Raises StoppedAfterSaving after a signal, and BertsmithError when a loss or gradient is not finite, or when what
         a signal made it save cannot be written.
         """
-        if self._out_of_patience(stage):
-            return
         if stage.pace is not None:
             stage.pace.begin(self._now(), self.position.pace)
         meter, previous = Meter(self.device, self.objective.names, self.peak), None
@@ -161,12 +159,12 @@ class Trainer:
         ):
             progress.skip(self.position.stage_step)
 
-            def evaluate_and_save() -> float:
-                return self._evaluate_and_save(stage, previous, lambda: meter.state(loader.waited_seconds))
+            def evaluate_and_save() -> None:
+                self._evaluate_and_save(stage, previous, meter, loader.waited_seconds)
 
             self._save_and_leave = evaluate_and_save
             if self.position.unmeasured:
-                meter.pause(evaluate_and_save())
+                evaluate_and_save()
             for step in () if self._ends(stage) else loader:
                 rate = stage.learning_rate(step.number + 1)
                 reading = self._step(stage, step, meter, rate)
@@ -180,11 +178,10 @@ class Trainer:
                         self._refuse_non_finite(stage, previous)
                         note = self._log(stage, meter, rate, loader.waited_seconds)
                     progress.advance(1, note)
-                meter.pause(evaluate_and_save())
+                evaluate_and_save()
                 if self._ends(stage):
                     break
         self._save_and_leave = nothing
-        self._refuse_non_finite(stage, previous)
 
     def _step(self, stage: Stage, step: Step, meter: Meter, rate: float) -> LateReading | None:
         """One update; gives what will say whether it was sound, None where a stop came first and it was dropped."""
@@ -223,23 +220,23 @@ class Trainer:
         return stage.pace is not None and stage.pace.looks_after(self.position.stage_step)
 
     def _evaluate_and_save(
-        self, stage: Stage, last: tuple[Step, LateReading] | None, since_log: Callable[[], list[float]]
-    ) -> float:
-        start = time.perf_counter()
+        self, stage: Stage, last: tuple[Step, LateReading] | None, meter: Meter, waited: float
+    ) -> None:
         dropped = self.stop.requested
         due = self.position.unmeasured or self._due(self.cadence.evaluate_every, stage)
         if stage.held_out and not dropped and due:
             self._refuse_non_finite(stage, last)
-            self._evaluate(stage)
+            with meter.paused():
+                self._evaluate(stage)
         stopping = dropped or self.stop.look()
         if not (dropped and self.saver.has_taken(self.position)) and (self._save_due(stage) or stopping):
             self._refuse_non_finite(stage, last)
             timed = {"seconds": self._now(), "pace": stage.pace.state()} if stage.pace else {}
-            position = replace(self.position, since_log=since_log(), **timed)  # type: ignore[arg-type]
-            self.saver.save(position, self.objective.model, self.optimizer)
+            position = replace(self.position, since_log=meter.state(waited), **timed)  # type: ignore[arg-type]
+            with meter.paused():
+                self.saver.save(position, self.objective.model, self.optimizer)
         if stopping:
             self._leave()
-        return time.perf_counter() - start
 
     def _leave(self) -> NoReturn:
         """Leaves, once what was saved is on the disk."""
@@ -289,17 +286,14 @@ class Trainer:
             self.position = replace(done, stale=done.stale + 1)
         else:
             is_model = stage.least and done.stage_step == stage.last_step
-            self.position = replace(done, best=None if is_model else Best(score, done.step, done.stage), stale=0)
+            self.position = replace(done, best=None if is_model else Best(score, done.step), stale=0)
 
     def _ends(self, stage: Stage) -> bool:
         """Whether the stage ends before its last step; says so."""
-        if self._out_of_patience(stage):
+        out_of_patience = 0 < stage.patience <= self.position.stale
+        if out_of_patience:
             say(f"{stage.name}: no better {stage.select} in {counted(stage.patience, 'evaluation')}, so it ends here")
-        out_of_time = stage.pace is not None and self.position.stage_step >= stage.last_step
-        return out_of_time or self._out_of_patience(stage)
-
-    def _out_of_patience(self, stage: Stage) -> bool:
-        return 0 < stage.patience <= self.position.stale
+        return out_of_patience or (stage.pace is not None and self.position.stage_step >= stage.last_step)
 
     def _save_due(self, stage: Stage) -> bool:
         done, keep_every = self.position, self.cadence.keep_every

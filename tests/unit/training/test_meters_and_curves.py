@@ -363,6 +363,7 @@ def test_a_pause_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertsmith.training.records.meters.time", SimpleNamespace(perf_counter=lambda: now[0]))
     meter = Meter(CPU, NAMES)
     meter.add(sums(1.0, 1, 1, 1000, 1000), torch.tensor(1.0))
+    with meter.paused():
+        now[0] = 0.15
     now[0] = 0.2
-    meter.pause(0.15)
     assert meter.read(0.0)["seconds_per_step"] == pytest.approx(0.05)

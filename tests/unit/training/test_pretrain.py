@@ -360,10 +360,13 @@ def test_a_corpus_without_held_out_documents_is_warned_of_once(
     assert len(warned) == 1
 
 
-def test_it_is_noticed_when_lines_are_far_apart(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("often", ["nothing", "evaluate_every", "save_every"])
+def test_it_is_noticed_when_lines_are_far_apart(run: Run, tmp_path: Path, often: str) -> None:
+    """Before the model is measured, and before a checkpoint from which a resumed run would go on past the fault."""
     folder = poisoned(run, tmp_path / "run")
-    sparse = dataclasses.replace(RECIPE, log_every=1000, evaluate_every=1000, save_every=1000)
+    every = {name: 1 if name == often else 1000 for name in ("log_every", "evaluate_every", "save_every")}
     with pytest.raises(BertsmithError, match="not finite") as caught:
-        pretrain(sparse, corpus(), folder, resume=True)
+        pretrain(dataclasses.replace(RECIPE, **every), corpus(), folder, resume=True)
     assert "phase 1, step 5," in caught.value.where
-    assert len(step_folders(folder)) == 2
+    assert [each.name for each in step_folders(folder)] == ["step-00000002", "step-00000004"]
+    assert max(record["step"] for record in Run(folder).metrics()) == 4

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_json
@@ -22,11 +22,10 @@ _OLD_NAMES = {"phase": "stage", "phase_step": "stage_step"}
 
 @dataclass(frozen=True)
 class Best:
-    """The best weights of a stage so far: their score, the step after which they were written, and the stage."""
+    """The best weights of a stage so far: their score, and the step after which they were written."""
 
     score: float
     step: int
-    stage: int = 1
 
 
 @dataclass(frozen=True)
@@ -107,12 +106,15 @@ def read_position(folder: Path) -> Position:
         if not values.keys() >= _ALWAYS:
             raise TypeError(f"it lacks {', '.join(sorted(_ALWAYS - values.keys()))}")
         best, kept = values.pop("best", None), values.pop("kept", [])
-        found = Position(
-            **values, best=None if best is None else _typed(Best(**best)), kept=[_typed(Best(**each)) for each in kept]
-        )
+        found = Position(**values, best=None if best is None else _best(best), kept=[_best(each) for each in kept])
         return _typed(found)
-    except (AttributeError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise BertsmithError("its position is not one", path) from error
+
+
+def _best(values: Mapping[str, Any]) -> Best:
+    """Earlier versions named the stage as well."""
+    return _typed(Best(values["score"], values["step"]))
 
 
 def _typed(value: _Value) -> _Value:

@@ -9,8 +9,8 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -65,9 +65,12 @@ class Meter:
         self._sequences, self._steps = (int(sequences) if sequences >= 0 else None), int(steps)
         self._start, self._waited_at_start = time.perf_counter() - seconds, -waited
 
-    def pause(self, seconds: float) -> None:
-        """Leaves time that was not spent on training out of the rates."""
-        self._start += seconds
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A block whose time is not spent on training, and left out of the rates."""
+        start = time.perf_counter()
+        yield
+        self._start += time.perf_counter() - start
 
     def add(self, sums: StepSums, gradient_norm: torch.Tensor, sequences: int = 0) -> None:
         """Counts one step of this rank. What overflowed fp16, in a step whose update was skipped, enters no mean.
