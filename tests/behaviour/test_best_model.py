@@ -3,6 +3,7 @@ phase, where that is another; a run that was stopped and resumed keeps the same.
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
@@ -100,6 +101,14 @@ def test_where_the_last_is_the_best_nothing_is_written_twice(tmp_path: Path) -> 
     assert "best_step" not in run.metrics("end")[0]
     assert [each.name for each in step_folders(run.folder)] == ["step-00000010"]
     assert not list(run.folder.glob("best-*")), "no checkpoint refers to one"
+
+
+def test_a_loss_that_is_not_finite_is_no_best_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses, evaluate = iter([5.0, math.nan, 6.0, 6.0]), Pretraining.evaluate
+    monkeypatch.setattr(Pretraining, "evaluate", lambda *rest: {**evaluate(*rest), "masked_loss": next(losses)})
+    recipe = small_recipe(phase1__steps=3, phase2__steps=0, evaluate_every=1)
+    (end,) = pretrain(recipe, corpus(), tmp_path / "run").metrics("end")
+    assert (end["best_step"], end["best_masked_loss"]) == (1, 5)
 
 
 def test_best_weights_that_are_lost_cost_no_model(

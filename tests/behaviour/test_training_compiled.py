@@ -31,6 +31,7 @@ def test_it_resumes_to_the_bit_and_sees_the_tokens_of_an_eager_run(
     unbroken = pretrain(recipe, corpus(), tmp_path / "unbroken")
     fill = [record["fill"] for record in unbroken.metrics("train")]
     assert f"phase 1: only {fill[0]:.1%} of the slots of its compiled micro-batches hold tokens" in caplog.text
+    assert (unbroken.folder / "events.jsonl").read_text().count("phase 1: only") == 1, "warned of once a phase"
     assert "steps: compiled (asked for)" in caplog.text
     assert "compiled again" not in caplog.text
 

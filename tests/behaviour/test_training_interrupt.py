@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from bertsmith.cli import main
 from bertsmith.corpus.shards import Corpus
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.recipes.schema import Recipe
-from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.checkpoints import saver, step_folders
 from bertsmith.training.checkpoints.position import read_position
 from bertsmith.training.loop import Trainer
 from bertsmith.training.pretrain import Run, pretrain
@@ -104,6 +105,26 @@ def test_a_signal_in_the_middle_of_a_long_step_drops_it_and_nothing_is_lost(
     unbroken = pretrain(LONG, corpus(), tmp_path / "unbroken")
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
+
+
+def test_a_save_that_is_being_made_when_a_signal_comes_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large model takes long to write, and a machine that is taken away does not wait for it twice."""
+    written: list[int] = []
+    write = saver.write_step
+    monkeypatch.setattr(saver, "write_step", lambda run, at, state: (written.append(at.step), write(run, at, state)))
+    take = Trainer._step
+
+    def taken(trainer: Trainer, *rest: Any) -> Any:
+        if trainer.position.step == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return take(trainer, *rest)
+
+    monkeypatch.setattr(Trainer, "_step", taken)
+    with pytest.raises(StoppedAfterSaving, match="stopped at step 1;"):
+        pretrain(replace(LONG, save_every=1), corpus(), tmp_path / "run")
+    assert written == [1]
 
 
 @pytest.mark.parametrize("step", [2, 4])

@@ -127,7 +127,8 @@ def test_a_run_that_cannot_recover_stops_at_the_floor(
 
 @pytest.mark.parametrize("after", [1, 5, 8])
 def test_fp16_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    """While the scale falls, after it, and when it grows again; figures tell of the scale and of what was skipped."""
+    """While the scale falls, after it, and when it grows again; figures tell of the scale and of what was skipped, and
+    each skipped update is warned of once."""
     scaled_from(2.0**34, monkeypatch, grow_every=2, ceiling=2.0**50)
     unbroken = pretrain(FP16, corpus(), tmp_path / "unbroken")
     assert unbroken.metrics("train")[-1]["skipped_updates"] > 2
@@ -135,6 +136,11 @@ def test_fp16_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     resumed = pretrain(FP16, corpus(), tmp_path / "run", resume=True)
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
+    told, expected = (
+        [line for line in (run.folder / "events.jsonl").read_text().splitlines() if "skipped up to" in line]
+        for run in (resumed, unbroken)
+    )
+    assert told == expected != []
 
 
 def test_gradient_checkpointing_changes_no_bit_and_may_be_switched_on_in_a_resumed_run(

@@ -118,8 +118,8 @@ class Trainer:
     mark_stopped: Callable[[str], None] = lambda _: None
     trace: Trace | None = None
     watch: Watch | None = None
+    skipped_told: float = 0.0
     _stage: Stage | None = field(default=None, init=False)
-    _skipped_warned: float = field(default=0.0, init=False)
     _fill_warned: set[int] = field(default_factory=set, init=False)
     _began: float | None = field(default=None, init=False)
     _save_and_leave: Callable[[], object] = field(default=nothing, init=False)
@@ -323,22 +323,24 @@ class Trainer:
             return {}
         scaling = {name: float(value) for name, value in self.optimizer.loss_scale.state_dict().items()}
         scale, skipped = scaling["scale"], scaling["skipped_updates"]
-        self._skipped_warned = min(self._skipped_warned, skipped)  # a stage that starts afresh counts from 0
-        if is_first() and skipped > self._skipped_warned:
+        self.skipped_told = min(self.skipped_told, skipped)  # a stage that starts afresh counts from 0
+        if skipped > self.skipped_told:
             warn(
-                f"{counted(int(skipped - self._skipped_warned), 'update')} skipped up to step {self.position.step:,}, "
-                f"because gradients overflowed fp16; the loss scale is now {scale:g} ({skipped:,.0f} skipped in all)"
+                f"{counted(int(skipped - self.skipped_told), 'update')} skipped up to step {self.position.step:,}, "
+                f"because gradients overflowed fp16; the loss scale is now {scale:g} ({skipped:,.0f} skipped in all)",
+                of_all_ranks=True,
             )
-        self._skipped_warned = skipped
+        self.skipped_told = skipped
         return {"loss_scale": scale, "skipped_updates": skipped}
 
     def _warn_of_fill(self, stage: Stage, fill: float) -> None:
         """Warns, once a stage, where compiled micro-batches hold much filling."""
-        if self.compiled is not None and fill < _LEAST_FILL and stage.number not in self._fill_warned and is_first():
+        if self.compiled is not None and fill < _LEAST_FILL and stage.number not in self._fill_warned:
             self._fill_warned.add(stage.number)
             warn(
                 f"{stage.name}: only {fill:.1%} of the slots of its compiled micro-batches hold tokens; steps of more "
-                "sequences, or another micro_batch_tokens, fill them better"
+                "sequences, or another micro_batch_tokens, fill them better",
+                of_all_ranks=True,
             )
 
     def measure(

@@ -232,11 +232,18 @@ def trainer_of(
             peak=_peak(settings.device),
             mark_stopped=lambda why: ranks.by_first(lambda: mark_stopped(folder, facts, why)),  # before any rank leaves
             trace=traces[0] if traces else None,
+            skipped_told=_skipped_told(metrics[0].path) if metrics else 0.0,
         )
         facts.events.open(folder, found, lambda: trainer.position.step, facts.is_ours)
         ends.callback(facts.events.hold_step)
         yield trainer
         stop.finish()
+
+
+def _skipped_told(path: Path) -> float:
+    """The skipped updates that the lines of a resumed run tell of."""
+    skipped = [each["skipped_updates"] for each in read_metrics(path) if "skipped_updates" in each]
+    return float(skipped[-1]) if skipped else 0.0
 
 
 def _putting_back(device: Device) -> Callable[[], None]:

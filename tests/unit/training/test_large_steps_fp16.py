@@ -58,6 +58,7 @@ def test_a_large_step_has_no_more_zero_gradients_than_a_small_one(
     for name, each in small.items():
         torch.testing.assert_close(large[name], each, rtol=2e-3, atol=1e-7)
     assert bool(optimizer.sound)
+    assert float(optimizer.loss_scale.factor) == 4.0 * LARGE / 256, "by the loss with the fewest labels"
     torch._dynamo.reset()
     monkeypatch.setattr(LossScale, "set_labels", lambda self, labels: None)
     early, _ = taken(LARGE, is_compiled)
