@@ -69,7 +69,7 @@ class Pace:
         plan = self.plan
         left = max(plan.steps - plan.step, 1.0)
         progress = plan.progress + (1 - plan.progress) * (number - 1 - plan.step) / left
-        return 1 + min(progress, 1 - 1 / max(plan.steps, 1.0)) * plan.steps
+        return 1 + progress * plan.steps
 
     def state(self) -> list[float]:
         """For a checkpoint."""
