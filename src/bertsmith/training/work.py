@@ -34,7 +34,7 @@ from bertsmith.training.pretraining.teacher import TeachingSettings, check_teach
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run import micro_batch_tokens
 from bertsmith.training.run_folder import model_identity, settings_identity
-from bertsmith.training.shape import check_positions, config_of, refuse_auto_of_shards, shaped_as
+from bertsmith.training.shape import check_positions, config_of, masking_of, refuse_auto_of_shards, shaped_as
 from bertsmith.weights.huggingface import load_pretraining_model, model_folder, read_config
 
 # Fields that change what is written, how fast, or how a step is cut up and shared, and at most the last bits of a
@@ -188,7 +188,7 @@ def tokens_of_run(
     most = of_steps // ranks.world_size()
     if device.is_cpu:
         most = min(most, micro_batch_tokens(CPU_TOKENS, model.config, longest, device))
-    return fitting_tokens(objective, longest, max(recipe.masking.rate, recipe.masking.final_rate), most)
+    return fitting_tokens(objective, longest, masking_of(recipe, 1).densest().rate, most)
 
 
 def teaching_for(work: Work, model: PretrainingModel, device: Device) -> Teaching:

@@ -18,10 +18,12 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
+from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.model.config import ACTIVATIONS, BertConfig
+from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.schedules import cosine, polynomial, warmup_stable_decay
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.training.checkpoints import step_folders
@@ -30,6 +32,8 @@ from bertsmith.training.pretraining.evaluate import baselines
 from bertsmith.training.pretraining.phases import HeldOut, phase_stage
 from bertsmith.training.run_folder import check_same_run
 from bertsmith.training.shape import config_of, shaped_as
+from bertsmith.training.work import optimizer_of
+from made_pretraining import fresh_model
 from made_runs import corpus, figures, small_recipe, weights
 
 RECIPE = small_recipe(phase1__steps=6, phase2__steps=4, evaluate_every=3, save_every=2, keep=20)
@@ -135,6 +139,19 @@ def test_other_schedules_and_an_adam_without_correction_are_a_run_of_their_own(t
     corrected = small_recipe(phase1__steps=6, phase2__steps=4, **schedules, optimizer__name="adamw")
     with pytest.raises(BertsmithError, match=r"optimizer\.bias_correction was False, is not given"):
         pretrain(corrected, corpus(), run.folder, resume=True)
+
+
+def test_what_a_recipe_says_of_the_optimizer_is_what_it_does() -> None:
+    asked = {"beta1": 0.7, "beta2": 0.8, "epsilon": 0.1, "weight_decay": 0.3, "max_gradient_norm": 2.5}
+    more = {"trust_ratio": "all", "bias_correction": False}
+    recipe = small_recipe(**{f"optimizer__{name}": value for name, value in (asked | more).items()})
+    found = optimizer_of(recipe, fresh_model(deviation=0.1), Device(torch.device("cpu"), torch.float32))
+    assert isinstance(found, Lamb)
+    decays, does_not = found.param_groups
+    group = {"betas": (0.7, 0.8), "epsilon": 0.1, "weight_decay": 0.3}
+    assert {name: decays[name] for name in group} == group
+    assert {name: does_not[name] for name in group} == group | {"weight_decay": 0}
+    assert (found.max_gradient_norm, found.trust_ratio, found.bias_correction) == (2.5, "all", False)
 
 
 def test_lines_far_apart_are_means_of_the_lines_between(run: Run, tmp_path: Path) -> None:

@@ -130,6 +130,17 @@ def test_several_ranks_with_shards_of_the_weights_do_not_look_for_it(tmp_path: P
     assert pretrain(recipe, corpus(), tmp_path / "run").is_finished(), "one rank has all of them"
 
 
+def test_it_is_looked_for_by_the_step_that_hides_the_most_and_up_to_a_ranks_share_of_one(monkeypatch: Any) -> None:
+    tried: list[tuple[float, int]] = []
+    monkeypatch.setattr(work, "fitting_tokens", lambda _, longest, share, most: tried.append((share, most)) or most)
+    device = choose_device("cpu", "fp32")
+    for ranks, final in ((1, 0.0), (2, 0.4)):
+        monkeypatch.setattr(work.ranks, "world_size", lambda ranks=ranks: ranks)
+        recipe = small_recipe(micro_batch_tokens="auto", masking__final_rate=final)
+        work.tokens_of_run(recipe, {}, work.model_of(work.work_of(recipe, corpus(), None), device), None, device)
+    assert tried == [(0.15, 8 * 64), (0.4, 4 * 64)]
+
+
 def test_it_is_a_whole_number_or_auto() -> None:
     with pytest.raises(BertsmithError, match="use a whole number, or auto"):
         load_recipe("bert-tiny", ["--micro_batch_tokens=many"])
