@@ -6,6 +6,7 @@ import json
 import resource
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,6 +120,12 @@ def test_a_run_notes_what_it_found_and_keeps_it(tmp_path: Path, monkeypatch: pyt
     assert figures(resumed) == figures(unbroken)
 
 
+def test_of_several_that_a_run_has_had_the_last_is_kept() -> None:
+    recipe, device = small_recipe(micro_batch_tokens="auto"), choose_device("cpu", "fp32")
+    model = work.model_of(work.work_of(recipe, corpus(), None), device)
+    assert work.tokens_of_run(recipe, {"micro_batch_tokens": "256, 384"}, model, None, device) == 384
+
+
 def test_several_ranks_with_shards_of_the_weights_do_not_look_for_it(tmp_path: Path, monkeypatch: Any) -> None:
     recipe = small_recipe(micro_batch_tokens="auto", parallel="shard")
     with monkeypatch.context() as patch:
@@ -135,7 +142,7 @@ def test_it_is_looked_for_by_the_step_that_hides_the_most_and_up_to_a_ranks_shar
     monkeypatch.setattr(work, "fitting_tokens", lambda _, longest, share, most: tried.append((share, most)) or most)
     device = choose_device("cpu", "fp32")
     for ranks, final in ((1, 0.0), (2, 0.4)):
-        monkeypatch.setattr(work.ranks, "world_size", lambda ranks=ranks: ranks)
+        monkeypatch.setattr(work, "ranks", SimpleNamespace(world_size=lambda ranks=ranks: ranks))
         recipe = small_recipe(micro_batch_tokens="auto", masking__final_rate=final)
         work.tokens_of_run(recipe, {}, work.model_of(work.work_of(recipe, corpus(), None), device), None, device)
     assert tried == [(0.15, 8 * 64), (0.4, 4 * 64)]
