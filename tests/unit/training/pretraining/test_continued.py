@@ -26,6 +26,7 @@ from bertsmith.training.pretraining import compiled
 from bertsmith.training.pretraining.continued import own_figures
 from bertsmith.training.records.curves import draw_curves
 from bertsmith.training.records.sinks import Outputs
+from bertsmith.training.work import old_text_of_run
 from made_runs import corpus, figures, signalled_after, small_recipe, weights
 
 # With as much held-out text as it takes to know what frequencies alone would give.
@@ -242,6 +243,14 @@ def test_a_resumed_run_compares_with_the_start(
         else:
             assert figures(resumed) == figures(unbroken)
             assert line_with(said, "loss before  ") == table
+
+
+def test_a_run_that_leaves_its_old_text_out_for_a_while_keeps_to_it(old: Corpus, new: Corpus, tmp_path: Path) -> None:
+    begun = old_text_of_run(old, {}, tmp_path)
+    resumed = old_text_of_run(None, begun, tmp_path)
+    assert old_text_of_run(old, resumed, tmp_path) == resumed == begun
+    with pytest.raises(BertsmithError, match="was measured on another corpus"):
+        old_text_of_run(new, resumed, tmp_path)
 
 
 @pytest.mark.slow
