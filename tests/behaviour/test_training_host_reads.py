@@ -26,7 +26,7 @@ from bertsmith.training.pretraining.compiled import CompiledStep
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.records.late_reading import LateReading
 from bertsmith.training.records.meters import Meter
-from bertsmith.training.step import train_step
+from bertsmith.training.step import train_step, verdict
 from made_pretraining import batch_of, fresh_model
 from made_runs import ran_by_ranks, small_corpus, small_recipe
 from made_steps import CPU, LENGTHS, MODES, SHAPE, Operators, check_close, model_for, part_of, take_step, weights_of
@@ -93,8 +93,7 @@ def reads_of_steps(mode: str, parts: list[list[int]]) -> tuple[int, bool]:
             optimizer.set_learning_rate(1e-3)
             sums = take_step(model, optimizer, parts)
             meter.add(sums, optimizer.gradient_norm)
-            sound = optimizer.sound.float().view(1)
-            LateReading(torch.cat([sound, 1 - sound if sums.faulty is None else sums.faulty]))
+            LateReading(verdict(optimizer, sums))
     return reads.asked, any("allreduce" in name or "reduce_scatter" in name for name in reads.counts)
 
 

@@ -161,7 +161,7 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
 def _keeps_best(work: Work) -> bool:
     """Whether the last phase is measured before its end."""
     *_, last = work.recipe.phases.values()
-    often = work.recipe.hours or 0 < work.recipe.evaluate_every < last.steps
+    often = work.recipe.hours or work.recipe.evaluate_every < last.steps
     return bool(often) and work.teacher is None and work.corpus.tokens("held_out") > 0
 
 
