@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,12 +113,19 @@ def test_a_run_notes_what_it_found_and_keeps_it(tmp_path: Path, monkeypatch: pyt
     recipe = small_recipe(micro_batch_tokens="auto", phase2__steps=0)
     unbroken = pretrain(recipe, corpus(), tmp_path / "unbroken")
     stopped_after(2, monkeypatch, recipe, tmp_path / "run")
-    noted = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
-    assert noted["begun_on"]["micro_batch_tokens"] == "512", "8 sequences of 64 tokens are a whole step"
+    shutil.copytree(tmp_path / "run", tmp_path / "anew", ignore=shutil.ignore_patterns("step-*"))
+
+    def noted(folder: Path) -> str:
+        return json.loads((folder / "run.json").read_text(encoding="utf-8"))["begun_on"]["micro_batch_tokens"]
+
+    assert noted(tmp_path / "run") == "512", "8 sequences of 64 tokens are a whole step"
     assert load_recipe(tmp_path / "run" / "recipe.yaml").micro_batch_tokens == "auto"
     monkeypatch.setattr(fitting, "largest", lambda *_: pytest.fail("it is looked for once a run"))
     resumed = pretrain(recipe, corpus(), tmp_path / "run", resume=True)
     assert figures(resumed) == figures(unbroken)
+    monkeypatch.setattr(fitting, "largest", lambda *_: 128)
+    pretrain(recipe, corpus(), tmp_path / "anew", resume=True)
+    assert noted(tmp_path / "anew") == "128", "of a run without a checkpoint, which may be on another device"
 
 
 def test_of_several_that_a_run_has_had_the_last_is_kept() -> None:
