@@ -167,6 +167,9 @@ def test_two_damaged_ones_are_both_passed_over(tmp_path: Path) -> None:
         "damaged-step-00000015",
         "step-00000005",
     ]
+    save(tmp_path, 15, keep=3)
+    flip(tmp_path / "step-00000015" / STATE)
+    assert newest_whole(tmp_path) == tmp_path / "step-00000005", "although one of this step was set aside before"
 
 
 def test_a_copy_by_the_name_of_another_step_is_not_taken_for_it(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
