@@ -43,13 +43,16 @@ def test_a_day_of_an_a100_is_a_bert_base_at_half_the_known_rate_or_more() -> Non
     assert found.learning_rate == pytest.approx(1e-3 * math.sqrt(found.batch / 4096))
 
 
-def test_devices_are_looked_up() -> None:
+def test_devices_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     wide, narrow = Device(CPU, torch.float32), Device(CPU, torch.bfloat16)
     amx = Processor("Linux", "x86_64", "Intel", frozenset({"avx512", "avx512_bf16", "amx_bf16"}))
     zen4 = Processor("Linux", "x86_64", "AMD", frozenset({"avx512", "avx512_bf16"}))
     assert device_flops(narrow, amx, 2) > device_flops(narrow, zen4, 2) > device_flops(wide, zen4, 2)
     assert device_flops(wide, zen4, 4) == 2 * device_flops(wide, zen4, 2)
     assert device_flops(wide, Processor("Darwin"), 1) > 0
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100-SXM4-80GB")
+    gpu = Device(torch.device("cuda"), torch.bfloat16)
+    assert device_flops(gpu, zen4, 2) == pytest.approx(0.4 * 312e12), "a share of its peak, whatever the CPU has"
 
 
 @pytest.mark.parametrize(("set_by_user", "threads"), [(False, 4), (True, 3)])
@@ -70,6 +73,18 @@ def test_a_plan_counts_on_the_threads_that_ranks_will_have(
     finally:
         torch.set_num_threads(before)
     assert looked_up.call_args.args[2] == threads
+
+
+def test_the_compute_is_that_of_all_devices_in_all_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spent: list[float] = []
+    fit = budget.fitted
+    monkeypatch.setattr(budget, "fitted", lambda flop, *rest: spent.append(flop) or fit(flop, *rest))
+    monkeypatch.setattr(budget, "device_flops", lambda *_: 1e12)
+    monkeypatch.setattr("bertsmith.base.ranks.gathered", lambda own: [own, 4e12])
+    planned_recipe(small_corpus(), Where("a100", 2), ["--hours=8"])
+    planned_recipe(small_corpus(), Where("cpu", 3), ["--hours=8"])
+    budget_recipe(small_corpus(), tmp_path, ["--hours=8", "--device=cpu"])
+    assert [each / 8 / 3600 for each in spent] == pytest.approx([2 * 0.4 * 312e12, 3e12, 5e12])
 
 
 def test_what_the_user_sets_goes_over_it_and_a_resumed_run_keeps_its_own(

@@ -201,6 +201,10 @@ def test_a_loss_before_training_that_is_off_is_explained(
     monkeypatch.setattr(module, "initialise", lambda model, width, seed, fresh: real(model, 40 * width, seed))
     pretrain(small_recipe(phase1__steps=1, phase2__steps=0), corpus(), tmp_path / "run")
     assert any("higher: the weights are too large" in line for line in said[-12:]), said[-12:]
+    monkeypatch.undo()
+    monkeypatch.setattr("bertsmith.training.pretraining.start.guessing_loss", lambda *_: 99.0)
+    pretrain(small_recipe(phase1__steps=1, phase2__steps=0), corpus(), tmp_path / "low")
+    assert any("lower: labels can be seen in the input" in line for line in said[-12:]), said[-12:]
 
 
 def test_a_start_from_a_model_says_where_the_recipe_is_not_followed(run: Run, tmp_path: Path, said: list[str]) -> None:
