@@ -79,6 +79,27 @@ def test_what_the_run_would_refuse_of_shards_is_refused() -> None:
             plan_pretraining(replace(shards, **changed), small_corpus(), Where("h100", 8))
 
 
+def test_what_is_held_out_is_measured_by_all_ranks_and_as_often_as_in_a_run() -> None:
+    recipe = load_recipe("bert-base-nvlamb", ["--evaluate_every=1000", "--phase2.steps=10"])
+    alone, fewer, eight, one = (
+        plan_pretraining(replace(recipe, evaluate_instances=count), small_corpus(), Where("h100", gpus)).one.stages
+        for gpus, count in ((1, 10**6), (1, 10**5), (8, 10**6), (1, 1))
+    )
+    assert fewer[0].evaluation == alone[0].evaluation, "as much as there is"
+    assert eight[0].evaluation == pytest.approx(alone[0].evaluation / 8, rel=0.1)
+    # Of 7,038 steps and 10: every 1,000, at the end of the phase and of the run, and before the first one.
+    assert [each.work.evaluated for each in one] == [7 + 1 + 1 + 1, 1 + 1]
+
+
+def test_weights_in_shards_take_a_ranks_part_of_the_memory() -> None:
+    whole, shard = (
+        plan_pretraining(load_recipe("bert-base-nvlamb", [f"--parallel={each}"]), small_corpus(), Where("h100", 8))
+        for each in ("replicate", "shard")
+    )
+    for part in ("parameters, fp32", "moments of the optimizer"):
+        assert shard.memory[part] == pytest.approx(whole.memory[part] / 8)
+
+
 def test_where_no_micro_batch_fits_nothing_is_offered_as_if_it_did() -> None:
     huge = load_recipe("bert-base-nvlamb", ["--model.hidden=24576", "--model.heads=96"])
     (told,) = [line for line in plan_pretraining(huge, small_corpus(), Where("v100")).warnings if "not fit" in line]

@@ -1,5 +1,5 @@
-"""What a recipe's steps cannot be is found before a run folder is claimed, for every phase that is still to come; and what
-phases are measured on."""
+"""What a recipe's steps cannot be is found before a run folder is claimed, for every phase that is still to come; and
+what phases are measured on."""
 
 from __future__ import annotations
 
