@@ -13,10 +13,11 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
-from bertsmith.training.checkpoints import disk, step_folders
+from bertsmith.training.checkpoints import disk, saver, step_folders
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.pretrain import Run, pretrain
+from bertsmith.training.records.meters import MetricsFile
 from made_checkpoints import DAMAGES, STATE, flip, names
 from made_runs import LENGTH, SAVING, corpus, figures, save_recipe, small_corpus, small_recipe, stopped_after, weights
 
@@ -121,6 +122,23 @@ def test_where_time_ends_a_run_the_disk_is_that_of_no_number_of_steps(
     (line,) = [each for each in said.messages if "will hold up to" in each]
     assert ": 3 checkpoints of " in line, "two that are kept, and the one being written, whatever the recipe's steps"
     assert "and a checkpoint more for every 3 steps that it will have taken" in line
+
+
+def test_a_run_of_few_steps_needs_no_disk_for_more_checkpoints(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
+    pretrain(small_recipe(phase1__steps=1, phase2__steps=0, keep=3), corpus(), tmp_path / "run")
+    assert ": 1 checkpoint of " in said.text
+
+
+def test_metrics_are_on_the_disk_before_the_checkpoint_that_builds_on_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a host that loses its power could have a checkpoint and not the lines before it."""
+    done: list[str] = []
+    for where, name in ((MetricsFile, "sync"), (saver, "write_step")):
+        work = getattr(where, name)
+        monkeypatch.setattr(where, name, lambda *given, name=name, work=work: done.append(name) or work(*given))
+    pretrain(small_recipe(phase1__steps=4, phase2__steps=0, save_every=2), corpus(), tmp_path / "run")
+    assert done == ["sync", "write_step"] * 2
 
 
 def bytes_of(text: str) -> float:

@@ -137,6 +137,8 @@ def test_a_plan_of_fine_tuning_has_the_steps_of_the_run(tmp_path: Path) -> None:
     gpu = planned(tmp_path, "plan", *files, *settings[:-2], "--gpu", "a100", "--gpus", "8")
     assert gpu["stages"][0]["steps"] == stage["steps"]
     assert "SQuAD" in " ".join(gpu["rates"])
+    many = planned(tmp_path, "plan", *files, *settings[2:-2], "--epochs", "150", "--gpu", "a100")
+    assert not many["warnings"], "what is usual for a corpus says nothing of rows"
     measured = {
         (): (2 * 3 + 1) * 20,  # after each epoch of each seed, and of the finished model
         ("--evaluate-every", "1"): (2 * 12 + 1) * 20,

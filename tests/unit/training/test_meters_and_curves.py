@@ -18,11 +18,13 @@ import torch
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.training.checkpoints import Position
+from bertsmith.training.pretrain import pretrain
 from bertsmith.training.records.curves import draw_curves
 from bertsmith.training.records.dllogger import DlloggerFile
 from bertsmith.training.records.meters import Meter, MetricsFile, forget_after, read_metrics
 from bertsmith.training.records.names import METRICS_FILE
 from bertsmith.training.step import StepSums
+from made_runs import corpus, small_recipe, stopped_after
 
 CPU = torch.device("cpu")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -96,6 +98,13 @@ def test_a_resumed_runs_curve_has_no_double_points(tmp_path: Path, monkeypatch: 
             metrics.write(record("train", step))
         metrics.close()
     assert [step for step, _ in points(tmp_path / "tensorboard")["train/masked_loss"]] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_resumed_run_has_a_point_of_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = small_recipe(phase1__steps=3, phase2__steps=0)
+    stopped_after(2, monkeypatch, recipe, tmp_path / "run")
+    run = pretrain(recipe, corpus(), tmp_path / "run", resume=True)
+    assert [step for step, _ in points(run.folder / "tensorboard")["train/loss"]] == [1, 2, 3]
 
 
 def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:

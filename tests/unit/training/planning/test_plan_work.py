@@ -91,6 +91,13 @@ def test_what_is_held_out_is_measured_by_all_ranks_and_as_often_as_in_a_run() ->
     assert [each.work.evaluated for each in one] == [7 + 1 + 1 + 1, 1 + 1]
 
 
+@pytest.mark.parametrize(("steps", "warned"), [(5, False), (5000, True)])
+def test_many_passes_over_a_corpus_are_warned_of(steps: int, warned: bool) -> None:
+    recipe = load_recipe("bert-base-nvlamb", [f"--phase1.steps={steps}", "--phase1.global_batch=8", "--phase2.steps=0"])
+    found = plan_pretraining(recipe, small_corpus(), Where("h100"))
+    assert any("goes through its corpus" in each for each in found.warnings) == warned
+
+
 def test_weights_in_shards_take_a_ranks_part_of_the_memory() -> None:
     whole, shard = (
         plan_pretraining(load_recipe("bert-base-nvlamb", [f"--parallel={each}"]), small_corpus(), Where("h100", 8))
