@@ -147,6 +147,22 @@ def test_every_phase_is_tried_and_the_time_is_that_of_what_is_computed(
     assert "take about" not in caplog.text
 
 
+@pytest.mark.parametrize("batch", [4, 8])
+def test_a_step_takes_its_micro_batches_and_an_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """The one that is timed has all of the first 4 instances."""
+    monkeypatch.setattr(check, "_timed", Mock(return_value=(2.0, 3.0)))
+    monkeypatch.setattr(
+        check, "_batch", lambda *given, make=check._batch: make(replace(given[0], phase1=four), *given[1:])
+    )
+    recipe = load_recipe("bert-tiny", [*TINY, f"--phase1.global_batch={batch}", "--phase2.steps=0"])
+    four = replace(recipe.phase1, global_batch=4)
+    found = check_pretraining(recipe, corpus(), tmp_path / "run")
+    assert found.step_seconds == batch / 4 * 2 + 3
+    assert found.run_seconds == recipe.phase1.steps * found.step_seconds
+
+
 @pytest.mark.parametrize(("batch", "beside"), [(4, 1), (400, 2)])
 def test_where_a_step_has_several_micro_batches_two_are_taken_for_its_memory(
     batch: int, beside: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

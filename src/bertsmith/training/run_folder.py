@@ -337,7 +337,7 @@ def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:
     known = files.read_json(path, _RUN_FILE_FIX)
     if not isinstance(known, dict) or not isinstance(known.get(STARTED_ON, {}), dict):
         raise BertsmithError("this file does not say what a run belongs to", path, _RUN_FILE_FIX)
-    started_on = {name: str(value) for name, value in known.pop(STARTED_ON, {}).items() if name != START}
+    started_on = {name: str(value) for name, value in known.pop(STARTED_ON, {}).items()}
     for name in _ONCE_FIXED.keys() & known.keys() - identity.keys():
         started_on.setdefault(_ONCE_FIXED[name], str(known.pop(name)))
     if not any(name.startswith(_SHAPE) for name in identity):  # earlier versions named it where a model's was kept

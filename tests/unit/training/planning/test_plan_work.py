@@ -98,6 +98,14 @@ def test_many_passes_over_a_corpus_are_warned_of(steps: int, warned: bool) -> No
     assert any("goes through its corpus" in each for each in found.warnings) == warned
 
 
+def test_a_step_may_have_one_sequence_for_each_rank() -> None:
+    recipe = load_recipe("bert-base-nvlamb", ["--phase1.global_batch=8", "--phase2.steps=0"])
+    plan = plan_pretraining(recipe, small_corpus(), Where("h100", 4))
+    assert [each.ranks for each in plan.many if each.stages] == [4, 8]
+    with pytest.raises(BertsmithError, match="9 ranks are to share it"):
+        plan_pretraining(recipe, small_corpus(), Where("h100", 9))
+
+
 def test_weights_in_shards_take_a_ranks_part_of_the_memory() -> None:
     whole, shard = (
         plan_pretraining(load_recipe("bert-base-nvlamb", [f"--parallel={each}"]), small_corpus(), Where("h100", 8))
