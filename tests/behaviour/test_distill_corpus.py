@@ -21,6 +21,7 @@ from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.checkpoints.folders import STATE_FILE
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining.distil import DistilledPretraining
+from bertsmith.training.pretraining.health import REPEATED
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.run_folder import Run
 from bertsmith.training.shape import config_of
@@ -65,6 +66,13 @@ def test_losses_of_both_phases_are_measured_and_add_up(teacher: Path, tmp_path: 
     for each in (*run.metrics("evaluation"), *run.metrics("final")):
         assert {"masked_accuracy", *LOSSES} <= each.keys()
     assert not [name for name in load_file(run.model / "model.safetensors") if "map" in name]
+
+
+def test_a_loss_that_is_high_by_its_weight_is_not_warned_of(teacher: Path, tmp_path: Path) -> None:
+    short = student(phase1__steps=1, phase2__steps=0, distillation__labels=5)
+    run = bertsmith.distill(teacher, short, tmp_path / "run", corpus=corpus())
+    assert run.metrics("train")[0]["masked_loss"] > 5 * 5
+    assert not [each["name"] for each in run.metrics("warning") if each["name"] != REPEATED]
 
 
 @pytest.mark.parametrize("labels", [0, 1])
