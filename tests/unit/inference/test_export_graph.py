@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.inference.backends.engines import Feed, open_graph
+from bertsmith.inference.backends.engines import Feed, Run, open_graph
 from bertsmith.inference.backends.exported import graph_in
 from bertsmith.inference.export.export import ExportOptions, export, exported_model
 from made_heads import made_head, needs_engines
@@ -48,21 +53,85 @@ def test_rows_that_no_model_reads_get_no_numbers(kind: str, engine: str, tmp_pat
         assert all(np.array_equal(first[name], each) for name, each in kept.items()), "as it was"
 
 
-@pytest.mark.parametrize(("kind", "fault"), [("classify", 1.0), ("classify", np.nan), ("tag", 1.0)])
-def test_a_graph_that_differs_is_told_with_the_length_at_which_it_does(kind: str, fault: float, tmp_path: Path) -> None:
-    from bertsmith.inference.export.check import check
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Run, Any]]:
+    """Of a kind: what runs its graph, and the model that this was made of; each made once."""
+    root = tmp_path_factory.mktemp("compared")
 
-    folder = made_head(kind, tmp_path / "model")
-    export(folder, tmp_path / "out", ExportOptions("onnx", few_lengths=True))
-    run = open_graph(graph_in(tmp_path / "out", "onnx", "fp32"))
+    @cache
+    def find(kind: str) -> tuple[Run, Any]:
+        folder, out = made_head(kind, root / kind), root / f"{kind}-onnx"
+        export(folder, out, ExportOptions("onnx", few_lengths=True))
+        return open_graph(graph_in(out, "onnx", "fp32")), exported_model(folder, ExportOptions())
+
+    return find
+
+
+def changed(run: Run, output: str, length: int, fault: float, times: float = 1.0) -> Run:
+    """An engine of which one number of each token or sequence is off at a length. fault: by how much, in units of the
+    largest number, or of 1. times: by what all numbers are multiplied."""
 
     def wrong(feed: Feed) -> dict[str, Any]:
-        found = run(feed)
-        found["logits"][feed["attention_mask"].sum(1) == 7] += fault
+        found = {name: times * each for name, each in run(feed).items()}
+        rows = feed["attention_mask"].sum(1) == length
+        place = (rows, ..., 0) if output not in ("start_logits", "end_logits") else rows
+        found[output][place] += fault * max(1.0, np.abs(found[output]).max())
         return found
 
-    with pytest.raises(BertsmithError, match=r"at length 7 logits is (nan|1|0\.\d+) from PyTorch's"):
-        check(wrong, exported_model(folder, ExportOptions()), range(1, 12))
+    return wrong
+
+
+LENGTHS = [*range(1, 41)] * 3  # of several batches
+
+
+@pytest.mark.parametrize(
+    ("kind", "output"),
+    [
+        ("classify", "logits"),
+        ("tag", "logits"),
+        ("qa", "start_logits"),
+        ("qa", "end_logits"),
+        ("encoder", "last_hidden_state"),
+        ("encoder", "sentence_embedding"),
+        ("masked words", "logits"),
+        ("masked words", "seq_relationship_logits"),
+    ],
+)
+@pytest.mark.parametrize(("length", "fault"), [(7, 1.2e-4), (7, np.nan), (38, 1.2e-4)])
+def test_a_graph_that_differs_is_told_with_the_length_at_which_it_does(
+    kind: str, output: str, length: int, fault: float, compared: Any
+) -> None:
+    from bertsmith.inference.export.check import check
+
+    run, model = compared(kind)
+    with pytest.raises(BertsmithError, match=rf"at length {length} {output} is (nan|0.00012) from PyTorch's"):
+        check(changed(run, output, length, fault), model, LENGTHS)
+
+
+@pytest.mark.parametrize("length", [7, 38])
+@pytest.mark.parametrize("times", [0.001, 1000.0])
+def test_a_difference_is_a_share_of_the_largest_number_where_that_is_above_1(
+    times: float, length: int, compared: Any
+) -> None:
+    """The largest difference of all lengths is told."""
+    from bertsmith.inference.export.check import check
+
+    run, model = compared("tag")
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        for each in model.classifier.parameters():
+            each *= times
+    found = check(changed(run, "logits", length, 0.9e-4, times), model, LENGTHS)
+    assert (found.lengths, found.differences) == (LENGTHS, {"logits": pytest.approx(0.9e-4, rel=0.05)})
+
+
+def test_what_is_compared_has_all_ids_and_both_types() -> None:
+    from bertsmith.inference.export.check import drawn
+
+    found = drawn(CONFIG, [10] * 200)
+    assert {*np.concatenate(found.ids).tolist()} == {*range(CONFIG.vocab_size)}
+    assert {*found.first_segments.tolist()} == {*range(11)}
+    assert {*drawn(replace(CONFIG, type_vocab_size=1), [10] * 20).first_segments.tolist()} == {10}
 
 
 def test_few_lengths_are_the_short_ones_and_those_around_powers_of_two() -> None:

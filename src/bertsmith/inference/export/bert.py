@@ -41,7 +41,7 @@ def graph_of(model: nn.Module, int8: Int8 = None, next_sentence: bool = False) -
     `seq_relationship_logits`, [B, 2]; `start_logits` and `end_logits`, [B, L]; `last_hidden_state`, [B, L, H], with
     `sentence_embedding`, [B, H]. What stands where the mask is 0 means nothing.
     """
-    weights = {name: each.detach().float().cpu().numpy() for name, each in own_parameters(model).items()}
+    weights = {name: each.detach().numpy() for name, each in own_parameters(model).items()}
     config = model.config
     assert isinstance(config, BertConfig)
     graph = _Graph(config, weights, Nodes(int8))
