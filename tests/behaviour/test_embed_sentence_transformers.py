@@ -112,16 +112,19 @@ def test_a_server_cuts_vectors_as_the_folder_says(theirs, model, tmp_path):
 
 
 def test_an_export_cuts_vectors_as_the_folder_says(theirs, model, tmp_path):
-    runtime = pytest.importorskip("onnxruntime")
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
     saved(model, tmp_path / "folder", "mean", True)
     cut_to(tmp_path / "folder", 8)
     expected = theirs.SentenceTransformer(str(tmp_path / "folder"), device="cpu").encode(["word1 word2"])
     export(tmp_path / "folder", tmp_path / "out", ExportOptions(few_lengths=True))
     found = bertsmith.Embedder(tmp_path / "out", "cpu", backend="onnx")
     assert np.abs(found(["word1 word2"]) - expected).max() < CLOSE
+    graph = onnx.load(tmp_path / "out" / "model.onnx").graph
+    told = {each.name: each.type.tensor_type.shape.dim for each in graph.output}
+    assert [each.dim_param or each.dim_value for each in told["sentence_embedding"]] == ["batch", 8]
     session = runtime.InferenceSession(str(tmp_path / "out" / "model.onnx"))
-    (output,) = (each for each in session.get_outputs() if each.name == "sentence_embedding")
-    assert output.shape == ["batch", 8]
+    feed = {each.name: np.ones((2, 5), dtype=np.int64) for each in session.get_inputs()}
+    assert session.run(["sentence_embedding"], feed)[0].shape == (2, 8)
 
 
 def test_a_fine_tuned_model_whose_vectors_are_cut_answers_no_rows_and_teaches_whole_vectors(model, tmp_path, said):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -17,7 +16,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.backends.engines import Feed, Run, open_graph
 from bertsmith.inference.backends.exported import graph_in
 from bertsmith.inference.export.export import ExportOptions, export, exported_model
-from made_heads import made_head, needs_engines
+from made_heads import KINDS, LABELS, made_head, needs_engines
 from made_rows import CONFIG
 
 pytestmark = needs_engines  # what imports onnx is imported in the tests
@@ -54,17 +53,22 @@ def test_rows_that_no_model_reads_get_no_numbers(kind: str, engine: str, tmp_pat
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Run, Any]]:
-    """Of a kind: what runs its graph, and the model that this was made of; each made once."""
-    root = tmp_path_factory.mktemp("compared")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The export to ONNX of a kind of model, which lies in `model` within; each made once."""
+    root = tmp_path_factory.mktemp("exported")
 
     @cache
-    def find(kind: str) -> tuple[Run, Any]:
-        folder, out = made_head(kind, root / kind), root / f"{kind}-onnx"
-        export(folder, out, ExportOptions("onnx", few_lengths=True))
-        return open_graph(graph_in(out, "onnx", "fp32")), exported_model(folder, ExportOptions())
+    def find(kind: str) -> Path:
+        export(made_head(kind, root / "model" / kind), root / kind, ExportOptions("onnx", few_lengths=True))
+        (root / "model" / kind).rename(root / kind / "model")
+        return root / kind
 
     return find
+
+
+def both(exported: Path) -> tuple[Run, Any]:
+    """What runs a graph, and the model that this was made of."""
+    return open_graph(graph_in(exported, "onnx", "fp32")), exported_model(exported / "model", ExportOptions())
 
 
 def changed(run: Run, output: str, length: int, fault: float, times: float = 1.0) -> Run:
@@ -79,6 +83,36 @@ def changed(run: Run, output: str, length: int, fault: float, times: float = 1.0
         return found
 
     return wrong
+
+
+ROWS = ("batch", "sequence")
+OUTPUTS: dict[str, dict[str, tuple[str | int, ...]]] = {
+    "classify": {"logits": ("batch", len(LABELS))},
+    "many labels": {"logits": ("batch", len(LABELS))},
+    "regress": {"logits": ("batch", 1)},
+    "choice": {"logits": ("batch", 1)},
+    "score": {"logits": ("batch", 1)},
+    "tag": {"logits": (*ROWS, 3)},
+    "qa": {"start_logits": ROWS, "end_logits": ROWS},
+    "embed": {"last_hidden_state": (*ROWS, CONFIG.hidden_size), "sentence_embedding": ("batch", CONFIG.hidden_size)},
+    "masked words": {"logits": (*ROWS, CONFIG.vocab_size), "seq_relationship_logits": ("batch", 2)},
+    "masked words alone": {"logits": (*ROWS, CONFIG.vocab_size)},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_graph_says_what_it_reads_and_gives(kind: str, exported: Any) -> None:
+    import onnx
+
+    graph, dimensions = onnx.load(exported(kind) / "model.onnx").graph, {}
+    for each in (*graph.input, *graph.output):
+        dimensions[each.name] = tuple(dim.dim_param or dim.dim_value for dim in each.type.tensor_type.shape.dim)
+    inputs = ("input_ids", "attention_mask", "token_type_ids")
+    assert dimensions == dict.fromkeys(inputs, ROWS) | OUTPUTS[kind]
+    found = both(exported(kind))[0](dict.fromkeys(inputs, np.ones((2, 5), dtype=np.int64)))
+    real = {"batch": 2, "sequence": 5}
+    wanted = {name: tuple(real.get(n, n) for n in shape) for name, shape in OUTPUTS[kind].items()}
+    assert {name: each.shape for name, each in found.items()} == wanted
 
 
 LENGTHS = [*range(1, 41)] * 3  # of several batches
@@ -99,11 +133,11 @@ LENGTHS = [*range(1, 41)] * 3  # of several batches
 )
 @pytest.mark.parametrize(("length", "fault"), [(7, 1.2e-4), (7, np.nan), (38, 1.2e-4)])
 def test_a_graph_that_differs_is_told_with_the_length_at_which_it_does(
-    kind: str, output: str, length: int, fault: float, compared: Any
+    kind: str, output: str, length: int, fault: float, exported: Any
 ) -> None:
     from bertsmith.inference.export.check import check
 
-    run, model = compared(kind)
+    run, model = both(exported(kind))
     with pytest.raises(BertsmithError, match=rf"at length {length} {output} is (nan|0.00012) from PyTorch's"):
         check(changed(run, output, length, fault), model, LENGTHS)
 
@@ -111,13 +145,12 @@ def test_a_graph_that_differs_is_told_with_the_length_at_which_it_does(
 @pytest.mark.parametrize("length", [7, 38])
 @pytest.mark.parametrize("times", [0.001, 1000.0])
 def test_a_difference_is_a_share_of_the_largest_number_where_that_is_above_1(
-    times: float, length: int, compared: Any
+    times: float, length: int, exported: Any
 ) -> None:
     """The largest difference of all lengths is told."""
     from bertsmith.inference.export.check import check
 
-    run, model = compared("tag")
-    model = copy.deepcopy(model)
+    run, model = both(exported("tag"))
     with torch.no_grad():
         for each in model.classifier.parameters():
             each *= times
