@@ -10,16 +10,22 @@ from typing import Any
 
 import pytest
 
+from bertsmith.bench.options import BenchOptions
 from bertsmith.cli import main
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.vocabularies import VocabularyOptions
+from bertsmith.download.download import DownloadOptions
 from bertsmith.inference.embed import VectorOptions
 from bertsmith.inference.evaluate import Evaluated
 from bertsmith.inference.export.export import ExportOptions
 from bertsmith.inference.parts.run import RowOptions
 from bertsmith.inference.server.limits import Limits
 from bertsmith.recipes.loader import load_recipe
+from bertsmith.tasks.plan import RowsOfRun
 from bertsmith.tasks.reading.bad_rows import SkippedRows
 from bertsmith.tasks.reading.records import Truncated
 from bertsmith.tasks.settings import DistillSettings, FinetuneSettings
+from bertsmith.training.planning.where import Where
 from bertsmith.training.records.sinks import Outputs
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
@@ -220,3 +226,76 @@ def test_those_of_distill(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
         recipe = replace(load_recipe("bert-mini", ["--phase1.steps=5"]), device="cpu")
         assert args == (Path("m"), recipe, Path("o"))
         assert named == {"corpus": Path("c"), "resume": True}
+
+
+PREPARED = "--workers 3 --held-out 0.1 --exclude x y --no-lowercase"
+
+
+PREPARED_OPTIONS = PrepareOptions(workers=3, held_out=0.1, exclude=(Path("x"), Path("y")), lowercase=False)
+BENCH = "bench predict --model m --only real --minutes 2 --markdown"
+BENCH_OPTIONS = BenchOptions(model=Path("m"), only="real", minutes=2.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "function", "gives", "args", "printed"),
+    [
+        (
+            "download gutenberg --out d --books 84 7",
+            "download.download:download",
+            [Path("d/a"), Path("d/b")],
+            ("gutenberg", Path("d"), DownloadOptions(books=(84, 7))),
+            "d/a\nd/b\n",
+        ),
+        (
+            "vocab a b --out o --size 700 --cased",
+            "corpus.vocabularies:make_vocabulary",
+            None,
+            (("a", "b"), Path("o"), VocabularyOptions(size=700, cased=True)),
+            "o\n",
+        ),
+        (
+            f"prepare a b --out o --tokenizer t {PREPARED}",
+            "corpus.prepare:prepare",
+            SimpleNamespace(folder=Path("o")),
+            (("a", "b"), Path("o"), ("tokenizer", Path("t")), ("options", PREPARED_OPTIONS)),
+            "o\n",
+        ),
+        (
+            "report a b --out o.html",
+            "report.report:write_report",
+            Path("o.html"),
+            ((Path("a"), Path("b")), Path("o.html")),
+            "o.html\n",
+        ),
+        (
+            BENCH,
+            "bench.run:run_bench",
+            SimpleNamespace(as_markdown=lambda: "a table"),
+            ("predict", BENCH_OPTIONS, ["bertsmith", *BENCH.split()]),
+            "a table\n",
+        ),
+    ],
+)
+def test_those_of_verbs_without_a_model_to_train(
+    call: str, function: str, gives: Any, args: tuple[Any, ...], printed: str, monkeypatch: Any, capsys: Any
+) -> None:
+    """And what they print for scripts."""
+    found, named = called(monkeypatch, function, call, gives)
+    assert (*found, *named.items()) == args
+    assert capsys.readouterr().out == printed
+
+
+def test_those_of_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[Any]()
+    monkeypatch.setattr("bertsmith.cli.plan._tell", lambda flags, plan: told.append((flags.json, flags.png, plan)))
+    where = "--gpu h100 --gpus 4 --price 2.5 --json j.json --png p.png"
+    call = f"plan bert-tiny --corpus c --init-from i --phase1.steps 5 {where}"
+    recipe = load_recipe("bert-tiny", ["--phase1.steps=5"])
+    found = called(monkeypatch, "training.plan:plan_pretraining", call, "a plan")
+    assert found == ((recipe, Path("c"), Where("h100", 4, 2.5), Path("i")), {})
+    files = "--model m --train t.csv --dev d.csv --test e.csv --data f --hyper-parameters google --fold 2"
+    call = f"plan classify {files} --epochs 4 {where}"
+    found = called(monkeypatch, "tasks.plan:plan_finetuning", call, "a plan")
+    rows = RowsOfRun(Path("t.csv"), Path("d.csv"), Path("e.csv"), Path("f"), "google", 2)
+    assert found == (("classify", Path("m"), rows, Where("h100", 4, 2.5), replace(FinetuneSettings(), epochs=4)), {})
+    assert told == [(Path("j.json"), Path("p.png"), "a plan")] * 2

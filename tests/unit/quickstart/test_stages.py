@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import pydoc_data.topics
+import shutil
 import time
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bertsmith.base import log
@@ -19,8 +24,12 @@ from bertsmith.corpus.documents import Document
 from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.sources import python_docs
 from bertsmith.corpus.sources.python_docs import Collection, Docstring
+from bertsmith.inference.predictor import Predictor
 from bertsmith.quickstart import quickstart
-from bertsmith.quickstart.stages import BUDGETS, Quickstart
+from bertsmith.quickstart.figures import Figure, classifier_figures
+from bertsmith.quickstart.samples import show_classes, show_masked_words
+from bertsmith.quickstart.stages import BUDGETS, Quickstart, _ending
+from bertsmith.tasks.settings import FinetuneSettings
 from made_commands import Command
 
 STAGES = ["prepare", "pre-train", "label", "fine-tune", "control", "predict"]
@@ -131,13 +140,102 @@ def test_everything_that_it_names_is_there(finished: Path) -> None:
 
 
 def test_guesses_are_of_held_out_sentences(finished: Path) -> None:
-    guesses = stages(finished)["predict"]["guesses"]
+    corpus, predict = Corpus.open(finished / "corpus"), stages(finished)["predict"]
+    guesses, decode = predict["guesses"], corpus.tokenizer().decode
+    shards = [corpus.open_shard("held_out", index) for index in range(len(corpus.shards("held_out")))]
+    pairs = [(shard.tokens, *place) for shard in shards for place in itertools.pairwise(shard.sentence_offsets)]
+    held_out = {without_spaces(decode(np.asarray(tokens[begin:end], dtype=np.int64))) for tokens, begin, end in pairs}
     assert len({each["text"] for each in guesses}) == 20
+    right = sum(each["true"] == each["guesses"][0] for each in guesses)
+    among = sum(each["true"] in each["guesses"] for each in guesses)
+    assert predict["summary"].endswith(f": {right} right, {among} among the best five")
     for each in guesses:
+        assert without_spaces(each["text"].replace("[MASK]", each["true"])) in held_out
         assert each["text"].count("[MASK]") == 1
         assert len(each["guesses"]) == 5
         assert each["true"].isalpha()
         assert len(each["true"]) >= 3
+
+
+def without_spaces(text: str) -> str:
+    return "".join(text.split())
+
+
+def test_masked_words_are_shown_with_the_true_one_in_its_place() -> None:
+    guesses = [
+        {"text": "one [MASK] three", "true": "two", "guesses": ["two", "ten"]},
+        {"text": f"{'long ' * 20}[MASK]{' text' * 20}", "true": "two", "guesses": ["ten", "two"]},
+    ]
+    first, second = show_masked_words(guesses).splitlines()[-2:]
+    assert (first[:3], second[:3]) == (" * ", "   ")
+    assert [" ".join(first[3:].split())] == ["one [two] three | two, ten"]
+    assert "long [two] text" in second
+    assert second.endswith("| ten, two")
+    assert first.index("|") == second.index("|")
+
+
+def test_classes_are_shown_with_what_was_predicted(finished: Path) -> None:
+    rows = [json.loads(line) for line in (finished / "classifier" / "dev.jsonl").read_text("utf-8").splitlines()]
+    predicted = Predictor(finished / "classifier" / "model")([{"text": row["text"]} for row in rows])
+    _, *lines, _ = show_classes(finished / "classifier" / "model", finished / "classifier" / "dev.jsonl", 999).split(
+        "\n"
+    )
+    for line, row, found in zip(lines, rows, predicted, strict=True):
+        star = "*" if found["label"] == row["label"] else " "
+        beginning = " ".join(row["text"].split())[:60]
+        told = f"{row['label']:>14} | predicted {found['label']:>14} ({found['score']:.2f})"
+        assert line == f" {star} {told} | {beginning}"
+    few = show_classes(finished / "classifier" / "model", finished / "classifier" / "dev.jsonl", 2).split("\n")
+    assert few[1:3] == [lines[0], lines[-1]]
+
+
+def test_the_classifier_is_compared_with_its_control(finished: Path, source: Path, tmp_path: Path) -> None:
+    """Its scores are those of the pre-trained model; here they differ from the control's, as those of the normal budget
+    do."""
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    known = json.loads((copy / "stages.json").read_text("utf-8"))
+    known["fine-tune"]["scores"], known["control"]["scores"], known["fine-tune"]["majority"] = [0.9, 0.8], [0.6], 0.5
+    (copy / "stages.json").write_text(json.dumps(known), "utf-8")
+    found = quickstart([str(source)], copy, "tiny")
+    assert found[3:] == classifier_figures([0.9, 0.8], [0.6], 0.5)
+    assert json.loads((copy / "figures.json").read_text("utf-8")) == [each.as_record() for each in found]
+
+
+def test_the_control_alone_is_trained_from_random_weights_and_not_kept(
+    finished: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def finetune(task: str, model: Path, *parts: Path | None, settings: FinetuneSettings, resume: bool) -> Any:
+        asked.append((task, model, *parts, settings, resume))
+        return SimpleNamespace(line=lambda: "", scores=[], baseline=0.0)
+
+    monkeypatch.setattr("bertsmith.quickstart.stages.finetune", finetune)
+    work, rows = Quickstart([str(source)], finished, BUDGETS["tiny"]), finished / "classifier"
+    for from_scratch in (False, True):
+        work.finetune(from_scratch)
+    common = ("classify", finished / "pretrained" / "model", rows / "train.jsonl", rows / "dev.jsonl")
+    settings = BUDGETS["tiny"].finetune
+    assert asked == [
+        (*common, rows, settings, True),
+        (*common, None, replace(settings, from_scratch=True), False),
+    ]
+    count = {name: len((rows / f"{name}.jsonl").read_text("utf-8").splitlines()) for name in ("train", "dev")}
+    label = stages(finished)["label"]
+    assert f"{count['train']:,} rows to train on, {count['dev']:,} to evaluate on" in label["summary"]
+    assert count["train"] == label["rows"] > 0
+
+
+@pytest.mark.parametrize(
+    ("bounds", "verdict"),
+    [((0.1, 0.2), "Every bound was reached"), ((0.1, 0.9), "1 of 2 bounds were not reached: the curves show")],
+)
+def test_the_verdict_of_the_normal_budget(
+    bounds: tuple[float, ...], verdict: str, finished: Path, source: Path
+) -> None:
+    work = Quickstart([str(source)], finished, BUDGETS["tiny"])
+    figures = [Figure("a", 0.5, bound, "") for bound in bounds]
+    assert _ending(work, "normal", figures, True, 1.0).lstrip().startswith(verdict)
 
 
 def test_called_again_nothing_is_done_again(finished: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
