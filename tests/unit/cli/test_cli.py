@@ -31,7 +31,7 @@ from made_runs import save_recipe
 
 
 def test_the_overview_lists_the_verbs_in_their_order(capsys):
-    assert main(["--help"]) == main([]) == 0
+    assert main(["--help"]) == main([]) == main(["-h"]) == main(["help"]) == 0
     said = capsys.readouterr().out
     assert re.findall(r"^  (\w+) ", said.split("usage:")[1], re.MULTILINE) == list(VERBS)
 

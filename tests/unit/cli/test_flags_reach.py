@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from bertsmith.base.device import rank_threads
 from bertsmith.bench.options import BenchOptions
 from bertsmith.cli import main
 from bertsmith.corpus.options import PrepareOptions
@@ -50,13 +53,14 @@ def values(*names: str) -> dict[str, Any]:
     return TEXTS_VALUES | {name: f"its-{name}" for name in names}
 
 
-def called(monkeypatch: pytest.MonkeyPatch, function: str, call: str, gives: Any = None) -> Given:
-    """What a command gives to a function, "module:name" below bertsmith. gives: what it gets from that."""
+def called(monkeypatch: pytest.MonkeyPatch, function: str, call: str, gives: Any = None, status: int = 0) -> Given:
+    """What a command gives to a function, "module:name" below bertsmith. gives: what it gets from that. status: its
+    own."""
     module, name = function.split(":")
     found: list[Given] = []
     target = importlib.import_module(f"bertsmith.{module}")
     monkeypatch.setattr(target, name, lambda *args, **named: found.append((args, named)) or gives)
-    assert main(call.split()) == 0
+    assert main(call.split()) == status
     (only,) = found
     return only
 
@@ -209,6 +213,29 @@ def test_those_of_pretrain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     outputs = replace(RECORDS_VALUES, also_evaluate=Path("a"))
     assert named == {"resume": True, "init_from": Path("i"), "outputs": outputs}
     assert capsys.readouterr().out == "o/model\n"
+
+
+@pytest.mark.parametrize(
+    ("flag", "count"), [("--ranks 2", 2), ("--gpus 2", 2), ("--gpus 4", 4), ("--gpus all", 4)], ids=str
+)
+def test_those_of_each_rank(flag: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the command, with --quiet or --debug; it ends with the status of the ranks."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr("bertsmith.cli.ranks.default_workers", lambda: 8)
+    call = f"pretrain bert-tiny --corpus c --out o --rank-timeout 77 {flag}"
+    found = called(monkeypatch, "base.ranks.launcher:launch", f"--debug {call}", 75, status=75)
+    command = [sys.executable, "-m", "bertsmith", *call.split(), "--debug"]
+    assert found == ((command, count, rank_threads(count), 77.0), {})
+
+
+@pytest.mark.parametrize(("flag", "device"), [("--ranks 1", "cpu"), ("--gpus 1", "cuda"), ("--rank-timeout 9", "auto")])
+def test_one_rank_is_this_process_on_the_device_that_is_meant(
+    flag: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    call = f"pretrain bert-tiny --corpus c --out o {flag}"
+    (recipe, *_), _ = called(monkeypatch, "training.pretrain:pretrain", call, TRAINED)
+    assert recipe.device == device
 
 
 @pytest.mark.parametrize("of", ["rows", "corpus"])

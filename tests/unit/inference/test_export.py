@@ -88,6 +88,7 @@ def test_int8_is_measured_on_the_rows_and_runs(engine: str, run: Path, tmp_path:
     assert loss["fp32"] > 0.9
     assert f"macro_f1 of 60 rows: {loss['fp32']:.4f} in fp32, {loss['int8']:.4f} in int8" in capfd.readouterr().err
     assert sorted(each.name for each in out.iterdir()) == facts["files"]
+    assert {*facts["made_with"]} == {"bertsmith", "onnx", "torch", "onnxruntime" if engine == "onnx" else engine}
     texts = [row["text"] for row in rows(60, 3)]
     found, exact = (
         np.array([each["scores"]["praise"] for each in Predictor(out, backend=engine, precision=precision)(texts)])
@@ -178,7 +179,9 @@ def test_every_shape_that_a_config_may_name_passes_the_check(changes: dict[str, 
     for engine in ("onnx", "openvino"):
         facts = export(folder, tmp_path / engine, ExportOptions(to=engine))
         assert 0 < facts["checked"]["differences"]["logits"] < 1e-4
-        assert facts["checked"]["lengths"] == [*range(1, read_config(folder).max_position_embeddings + 1)]
+        config, group = read_config(folder), facts["int8_group"]
+        assert facts["checked"]["lengths"] == [*range(1, config.max_position_embeddings + 1)]
+        assert (config.hidden_size % group, config.intermediate_size % group) == (0, 0), "else OpenVINO is not in int8"
 
 
 def test_a_graph_that_differs_from_pytorch_is_not_written(tmp_path: Path, monkeypatch: Any) -> None:
@@ -201,7 +204,7 @@ def test_a_graph_that_differs_from_pytorch_is_not_written(tmp_path: Path, monkey
         (ExportOptions(columns={"text": "body"}), "--columns is of the rows of --data"),
         (ExportOptions(name="a"), "--name is of a model for Triton"),
         (ExportOptions(to="triton", name="a/b"), "no name for a model"),
-        (ExportOptions(int8=True, data=Path("dev.csv"), max_loss=2), "--max-loss is 2"),
+        *((ExportOptions(int8=True, data=Path("d"), max_loss=loss), f"--max-loss is {loss}") for loss in (2, -0.1)),
         (ExportOptions(int8=True, data=Path("-")), "--data is read more than once, and a pipe can be read once"),
     ],
 )
@@ -278,19 +281,6 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(package: str, t
     assert not (tmp_path / "out").exists()
 
 
-def test_large_weights_lie_in_a_file_beside_the_graph(tmp_path: Path, monkeypatch: Any) -> None:
-    folder = made_head("classify", tmp_path / "drawn")
-    expected = Predictor(folder, "cpu", precision="fp32")([{"text": "word1", "text_b": "word2"}])
-    monkeypatch.setattr("bertsmith.inference.export.files.EXTERNAL_FROM_BYTES", 1)
-    for engine in ("onnx", "openvino"):
-        out = tmp_path / engine
-        export(folder, out, ExportOptions(to=engine))
-        assert (out / "model.onnx.data").exists() == (engine == "onnx")
-        (found,) = Predictor(out, backend=engine)([{"text": "word1", "text_b": "word2"}])
-        assert found["score"] == pytest.approx(expected[0]["score"], abs=1e-4)
-    assert (tmp_path / "onnx" / "model.onnx").stat().st_size < (tmp_path / "onnx" / "model.onnx.data").stat().st_size
-
-
 @pytest.mark.parametrize(("to", "int8"), [("onnx", False), ("triton", False), ("triton", True)])
 def test_a_graph_with_weights_beside_it_runs_wherever_it_is_moved(
     to: str, int8: bool, encoder: tuple[Any, Any], tmp_path: Path, monkeypatch: Any
@@ -299,7 +289,8 @@ def test_a_graph_with_weights_beside_it_runs_wherever_it_is_moved(
     import onnxruntime
 
     monkeypatch.setattr("bertsmith.inference.export.files.EXTERNAL_FROM_BYTES", 1)
-    export(made_head("encoder", tmp_path / "drawn"), tmp_path / "out", ExportOptions(to, int8, measure=False))
+    facts = export(made_head("encoder", tmp_path / "drawn"), tmp_path / "out", ExportOptions(to, int8, measure=False))
+    assert list(facts["bytes"]) == ["int8" if int8 else "fp32"]
     (tmp_path / "out").rename(tmp_path / "moved")
     (path,) = (tmp_path / "moved").rglob("model.onnx")
     assert all(each.parent == path.parent for each in (tmp_path / "moved").rglob("*.data")), "of this graph alone"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -16,10 +18,26 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.backends.engines import Feed, Run, open_graph
 from bertsmith.inference.backends.exported import graph_in
 from bertsmith.inference.export.export import ExportOptions, export, exported_model
+from bertsmith.inference.predictor import Predictor
 from made_heads import KINDS, LABELS, made_head, needs_engines
 from made_rows import CONFIG
 
 pytestmark = needs_engines  # what imports onnx is imported in the tests
+
+
+ROWS = ("batch", "sequence")
+OUTPUTS: dict[str, dict[str, tuple[str | int, ...]]] = {
+    "classify": {"logits": ("batch", len(LABELS))},
+    "many labels": {"logits": ("batch", len(LABELS))},
+    "regress": {"logits": ("batch", 1)},
+    "choice": {"logits": ("batch", 1)},
+    "score": {"logits": ("batch", 1)},
+    "tag": {"logits": (*ROWS, 3)},
+    "qa": {"start_logits": ROWS, "end_logits": ROWS},
+    "embed": {"last_hidden_state": (*ROWS, CONFIG.hidden_size), "sentence_embedding": ("batch", CONFIG.hidden_size)},
+    "masked words": {"logits": (*ROWS, CONFIG.vocab_size), "seq_relationship_logits": ("batch", 2)},
+    "masked words alone": {"logits": (*ROWS, CONFIG.vocab_size)},
+}
 
 
 @pytest.mark.parametrize("engine", ["onnx", "openvino"])
@@ -42,6 +60,7 @@ def test_rows_that_no_model_reads_get_no_numbers(kind: str, engine: str, tmp_pat
         run = open_graph(graph_in(tmp_path / "out", engine, precision))
         first = run(usual)
         kept = {name: each.copy() for name, each in first.items()}
+        assert first.keys() >= OUTPUTS[kind].keys()
         assert all(np.isfinite(each).all() for each in kept.values())
         for name, feed in unread.items():
             if engine == "onnx" and "below" not in name:
@@ -85,21 +104,6 @@ def changed(run: Run, output: str, length: int, fault: float, times: float = 1.0
     return wrong
 
 
-ROWS = ("batch", "sequence")
-OUTPUTS: dict[str, dict[str, tuple[str | int, ...]]] = {
-    "classify": {"logits": ("batch", len(LABELS))},
-    "many labels": {"logits": ("batch", len(LABELS))},
-    "regress": {"logits": ("batch", 1)},
-    "choice": {"logits": ("batch", 1)},
-    "score": {"logits": ("batch", 1)},
-    "tag": {"logits": (*ROWS, 3)},
-    "qa": {"start_logits": ROWS, "end_logits": ROWS},
-    "embed": {"last_hidden_state": (*ROWS, CONFIG.hidden_size), "sentence_embedding": ("batch", CONFIG.hidden_size)},
-    "masked words": {"logits": (*ROWS, CONFIG.vocab_size), "seq_relationship_logits": ("batch", 2)},
-    "masked words alone": {"logits": (*ROWS, CONFIG.vocab_size)},
-}
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_graph_says_what_it_reads_and_gives(kind: str, exported: Any) -> None:
     import onnx
@@ -113,6 +117,33 @@ def test_a_graph_says_what_it_reads_and_gives(kind: str, exported: Any) -> None:
     real = {"batch": 2, "sequence": 5}
     wanted = {name: tuple(real.get(n, n) for n in shape) for name, shape in OUTPUTS[kind].items()}
     assert {name: each.shape for name, each in found.items()} == wanted
+
+
+@pytest.mark.parametrize("kind", ["tag", "masked words"])
+def test_a_graph_has_each_weight_once(kind: str, exported: Any) -> None:
+    """The word embeddings are the decoder of masked words, too. Beside the weights there are some single numbers."""
+    import onnx
+
+    kept = onnx.load(exported(kind) / "model.onnx").graph.initializer
+    numbers = sum(math.prod(each.dims) for each in kept if each.data_type == onnx.TensorProto.FLOAT)
+    model = both(exported(kind))[1]
+    weights = sum(each.numel() for name, each in model.named_parameters() if kind != "tag" or "pooler" not in name)
+    assert 0 <= numbers - weights < 10
+
+
+def test_large_weights_lie_in_a_file_beside_the_graph(tmp_path: Path, monkeypatch: Any) -> None:
+    folder = made_head("classify", tmp_path / "drawn")
+    expected = Predictor(folder, "cpu", precision="fp32")([{"text": "word1", "text_b": "word2"}])
+    monkeypatch.setattr("bertsmith.inference.export.files.EXTERNAL_FROM_BYTES", 1)
+    files = {"onnx": {"model.onnx", "model.onnx.data"}, "openvino": {"openvino_model.xml", "openvino_model.bin"}}
+    for engine, names in files.items():
+        out = tmp_path / engine
+        facts = export(folder, out, ExportOptions(to=engine))
+        graph = {each.name: each.stat().st_size for each in out.iterdir() if "model" in each.name}
+        assert (graph.keys(), facts["bytes"]) == (names, {"fp32": sum(graph.values())})
+        (found,) = Predictor(out, backend=engine)([{"text": "word1", "text_b": "word2"}])
+        assert found["score"] == pytest.approx(expected[0]["score"], abs=1e-4)
+    assert (tmp_path / "onnx" / "model.onnx").stat().st_size < (tmp_path / "onnx" / "model.onnx.data").stat().st_size
 
 
 LENGTHS = [*range(1, 41)] * 3  # of several batches
@@ -167,9 +198,11 @@ def test_what_is_compared_has_all_ids_and_both_types() -> None:
     assert {*drawn(replace(CONFIG, type_vocab_size=1), [10] * 20).first_segments.tolist()} == {10}
 
 
-def test_few_lengths_are_the_short_ones_and_those_around_powers_of_two() -> None:
+def test_few_lengths_are_the_short_ones_and_those_around_powers_of_two(exported: Any) -> None:
     from bertsmith.inference.export.check import checked_lengths
 
+    facts = json.loads((exported("tag") / "export.json").read_text())
+    assert facts["checked"]["lengths"] == [*range(1, 34), 39, 40]
     found = checked_lengths(512, few=True)
     assert len(found) == 70
     assert found[:33] == list(range(1, 34))

@@ -144,7 +144,8 @@ def test_guesses_are_of_held_out_sentences(finished: Path) -> None:
     guesses, decode = predict["guesses"], corpus.tokenizer().decode
     shards = [corpus.open_shard("held_out", index) for index in range(len(corpus.shards("held_out")))]
     pairs = [(shard.tokens, *place) for shard in shards for place in itertools.pairwise(shard.sentence_offsets)]
-    held_out = {without_spaces(decode(np.asarray(tokens[begin:end], dtype=np.int64))) for tokens, begin, end in pairs}
+    sentences = [np.asarray(tokens[begin:end], np.int64) for tokens, begin, end in pairs if 12 <= end - begin <= 48]
+    held_out = {without_spaces(decode(ids)) for ids in sentences}
     assert len({each["text"] for each in guesses}) == 20
     right = sum(each["true"] == each["guesses"][0] for each in guesses)
     among = sum(each["true"] in each["guesses"] for each in guesses)
@@ -223,7 +224,8 @@ def test_the_control_alone_is_trained_from_random_weights_and_not_kept(
     count = {name: len((rows / f"{name}.jsonl").read_text("utf-8").splitlines()) for name in ("train", "dev")}
     label = stages(finished)["label"]
     assert f"{count['train']:,} rows to train on, {count['dev']:,} to evaluate on" in label["summary"]
-    assert count["train"] == label["rows"] > 0
+    assert count["train"] == label["rows"]
+    assert 0 < label["rows"] <= BUDGETS["tiny"].rows.train
 
 
 @pytest.mark.parametrize(
@@ -307,6 +309,10 @@ def test_enough_documents_are_held_out_and_of_few_a_larger_share(source: Path, t
     assert share(source / "even" / "0.txt", "one") == BUDGETS["normal"].prepare.held_out
     assert share(texts(100), "some") == 0.2
     assert share(texts(500), "more") == pytest.approx(55 / 500), "so that at least 40 are"
+    (tmp_path / "tables").mkdir()
+    for number in range(10):
+        (tmp_path / "tables" / f"{number}.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n', encoding="utf-8")
+    assert share(tmp_path / "tables", "not counted") == BUDGETS["normal"].prepare.held_out
 
 
 @pytest.mark.parametrize(("modules", "share"), [(1920, 0.04), (420, 55 / 500), (0, 0.2)])
