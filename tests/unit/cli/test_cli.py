@@ -245,6 +245,13 @@ def test_a_message_that_cannot_be_written_changes_no_status_and_goes_nowhere_els
     assert (done.returncode, done.stdout) == (2, b"")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="its names are no bytes")
+def test_a_name_that_is_no_text_is_written_with_the_number_of_its_byte() -> None:
+    command = [sys.executable, "-m", "bertsmith", "verify", os.fsdecode(b"corpus-\xff")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[1].strip()) == (2, "where: corpus-\\udcff")
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -304,6 +311,13 @@ def test_what_is_wrong_before_ranks_meet_is_one_message_for_each_host(call, monk
     assert said[0]
     assert said[1] == said[3] == ""
     assert said[2] == f"rank 2: {said[0]}"
+
+
+def test_a_rank_of_torchrun_says_which_it_is_where_it_fails_before_the_ranks_meet(monkeypatch, capsys):
+    for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    assert main(["pretrain", "nowhere.yaml", "--corpus", "c", "--out", "o"]) == 2
+    assert capsys.readouterr().err.startswith("rank 3: ")
 
 
 def test_more_processes_than_memory_holds_are_refused_and_more_than_cores_are_warned_of(

@@ -29,11 +29,11 @@ def corpus(tmp_path_factory) -> Path:
 
 
 def test_prepare_prints_the_folder_and_nothing_else(corpus, capsys, tmp_path):
-    assert (
-        main(["--quiet", "prepare", str(corpus.parent / "topics.txt"), "--out", str(tmp_path / "c"), "--workers=1"])
-        == 0
-    )
-    assert capsys.readouterr().out == f"{tmp_path / 'c'}\n"
+    call = ["prepare", str(corpus.parent / "topics.txt"), "--out", str(tmp_path / "c"), "--workers=1"]
+    assert main(["--quiet", *call]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path / 'c'}\n"
+    assert all(line.startswith("warning: ") for line in said.err.splitlines())
 
 
 def test_prepare_refuses_a_wrong_option_before_it_begins(corpus, capsys, tmp_path):

@@ -44,10 +44,9 @@ def test_what_the_compiler_lost_to_a_signal_is_no_bug(monkeypatch: pytest.Monkey
         (MemoryError(), 2, "memory ran out: no memory\n  fix:   compute less at once"),
         (OSError(12, "Cannot allocate memory"), 2, "memory ran out: [Errno 12] Cannot allocate memory\n  fix:"),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), 2, "memory ran out: CUDA error"),
-        (
-            PermissionError(13, "Permission denied", "model/config.json"),
-            2,
-            "this cannot be read or written (Permission denied)\n",
+        *(
+            (PermissionError(number, said, "model"), 2, f"this cannot be read or written ({said})\n  where: model\n")
+            for number, said in ((errno.EACCES, "Permission denied"), (errno.EPERM, "Operation not permitted"))
         ),
         (
             OSError(errno.ENAMETOOLONG, "File name too long", "a text, not a name"),
@@ -59,10 +58,13 @@ def test_what_the_compiler_lost_to_a_signal_is_no_bug(monkeypatch: pytest.Monkey
             1,
             "PermissionError: [Errno 1] Operation not permitted\nthis is",
         ),
-        (
-            OSError(28, "No space left on device"),
-            2,
-            "could not write: No space left on device\n  where: standard output",
+        *(
+            (OSError(number, said), 2, f"could not write: {said}\n  where: standard output")
+            for number, said in (
+                (errno.ENOSPC, "No space left on device"),
+                (errno.EDQUOT, "Disk quota exceeded"),
+                (errno.EFBIG, "File too large"),
+            )
         ),
         (OSError(28, "No space left on device", "a file"), 1, "OSError: [Errno 28] No space left on device: 'a file'"),
         (RuntimeError("another fault"), 1, "RuntimeError: another fault\nthis is a bug in Bertsmith"),

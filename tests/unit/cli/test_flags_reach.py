@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from bertsmith.base.device import rank_threads
 from bertsmith.bench.options import BenchOptions
 from bertsmith.cli import main
 from bertsmith.corpus.options import PrepareOptions
@@ -222,10 +221,11 @@ def test_those_of_each_rank(flag: str, count: int, monkeypatch: pytest.MonkeyPat
     """Those of the command, with --quiet or --debug; it ends with the status of the ranks."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr("bertsmith.cli.ranks.default_workers", lambda: 8)
+    monkeypatch.setattr("bertsmith.base.device.rank_threads", lambda ranks: 12 // ranks)
     call = f"pretrain bert-tiny --corpus c --out o --rank-timeout 77 {flag}"
     found = called(monkeypatch, "base.ranks.launcher:launch", f"--debug {call}", 75, status=75)
     command = [sys.executable, "-m", "bertsmith", *call.split(), "--debug"]
-    assert found == ((command, count, rank_threads(count), 77.0), {})
+    assert found == ((command, count, 12 // count, 77.0), {})
 
 
 @pytest.mark.parametrize(("flag", "device"), [("--ranks 1", "cpu"), ("--gpus 1", "cuda"), ("--rank-timeout 9", "auto")])

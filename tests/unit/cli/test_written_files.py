@@ -89,6 +89,7 @@ def test_what_is_not_written_to_standard_output_is_not_written_to_a_file_of_that
         ("plan bert-tiny --corpus folder --json", "corpus.json"),
         ("evaluate folder --data rows.csv --json", "model/config.json"),
         ("bench predict --model folder --json", "tokenizer.json"),
+        ("bench predict --model folder --json", "tokenizer/vocab.txt"),
         ("predict folder rows.csv --out", "metrics.jsonl"),
         ("evaluate folder --data rows.csv --json", "finetune.json"),
         ("evaluate folder --data rows.csv --json", "recipe.yaml"),
