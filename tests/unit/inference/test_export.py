@@ -232,6 +232,19 @@ def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) 
         export(folder, out / "notes.txt" / "x")
     with pytest.raises(BertsmithError, match="File name too long"):
         export(folder, tmp_path / ("x" * 300))
+    with pytest.raises(BertsmithError, match="this name is not UTF-8"):
+        export(folder, tmp_path / "\udcff")
+    with pytest.raises(BertsmithError, match="nothing is fetched from a hub by its name"):
+        export(tmp_path / "nowhere", tmp_path / "new")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out", "tag"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the folder of a process cannot be replaced there")
+def test_a_model_for_triton_is_named_after_the_folder_that_the_user_is_in(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "reviews").mkdir()
+    monkeypatch.chdir(tmp_path / "reviews")
+    export(made_head("tag", tmp_path / "tag"), ".", ExportOptions(to="triton", few_lengths=True))
+    assert (tmp_path / "reviews" / "reviews" / "config.pbtxt").is_file()
 
 
 def test_another_model_in_a_repository_is_not_deleted(tmp_path: Path) -> None:
@@ -279,34 +292,6 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(package: str, t
     assert f"{package} is not installed" in said
     assert f"pip install 'bertsmith[{extra}]'" in said
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(("to", "int8"), [("onnx", False), ("triton", False), ("triton", True)])
-def test_a_graph_with_weights_beside_it_runs_wherever_it_is_moved(
-    to: str, int8: bool, encoder: tuple[Any, Any], tmp_path: Path, monkeypatch: Any
-) -> None:
-    """By ONNX Runtime itself, as users of the folder run it."""
-    import onnxruntime
-
-    monkeypatch.setattr("bertsmith.inference.export.files.EXTERNAL_FROM_BYTES", 1)
-    facts = export(made_head("encoder", tmp_path / "drawn"), tmp_path / "out", ExportOptions(to, int8, measure=False))
-    assert list(facts["bytes"]) == ["int8" if int8 else "fp32"]
-    (tmp_path / "out").rename(tmp_path / "moved")
-    (path,) = (tmp_path / "moved").rglob("model.onnx")
-    assert all(each.parent == path.parent for each in (tmp_path / "moved").rglob("*.data")), "of this graph alone"
-    assert path.stat().st_size < sum(each.stat().st_size for each in path.parent.glob("*.onnx.data"))
-    options = onnxruntime.SessionOptions()
-    if not this_processor().vnni:  # where the usual 8-bit products overflow
-        options.add_session_config_entry("session.x64quantprecision", "1")
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    ids = np.arange(40).reshape(4, 10) % CONFIG.vocab_size
-    mask = (np.arange(10) < np.array([[1], [4], [9], [10]])).astype(np.int64)
-    feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-    (hidden,) = session.run(["last_hidden_state"], feed)
-    with torch.no_grad():
-        expected = encoder[1].encode_padded(*(torch.from_numpy(feed[name]) for name in feed)).numpy()
-    apart = np.abs(hidden - expected)[mask > 0].max()
-    assert 1e-4 < apart < 0.05 if int8 else apart < 1e-4
 
 
 def test_a_repository_for_triton_is_read_and_its_model_runs(tmp_path: Path) -> None:

@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.processor import this_processor
 from bertsmith.inference.backends.engines import Feed, Run, open_graph
 from bertsmith.inference.backends.exported import graph_in
 from bertsmith.inference.export.export import ExportOptions, export, exported_model
 from bertsmith.inference.predictor import Predictor
+from bertsmith.weights.huggingface import load_encoder
 from made_heads import KINDS, LABELS, made_head, needs_engines
 from made_rows import CONFIG
 
@@ -131,6 +134,12 @@ def test_a_graph_has_each_weight_once(kind: str, exported: Any) -> None:
     assert 0 <= numbers - weights < 10
 
 
+def test_an_encoder_without_a_pooler_is_exported(tmp_path: Path) -> None:
+    path = made_head("encoder", tmp_path / "model") / "model.safetensors"
+    save_file({name: each for name, each in load_file(path).items() if "pooler" not in name}, path)
+    export(tmp_path / "model", tmp_path / "out", ExportOptions(few_lengths=True))
+
+
 def test_large_weights_lie_in_a_file_beside_the_graph(tmp_path: Path, monkeypatch: Any) -> None:
     folder = made_head("classify", tmp_path / "drawn")
     expected = Predictor(folder, "cpu", precision="fp32")([{"text": "word1", "text_b": "word2"}])
@@ -144,6 +153,36 @@ def test_large_weights_lie_in_a_file_beside_the_graph(tmp_path: Path, monkeypatc
         (found,) = Predictor(out, backend=engine)([{"text": "word1", "text_b": "word2"}])
         assert found["score"] == pytest.approx(expected[0]["score"], abs=1e-4)
     assert (tmp_path / "onnx" / "model.onnx").stat().st_size < (tmp_path / "onnx" / "model.onnx.data").stat().st_size
+
+
+@pytest.mark.parametrize(("to", "int8"), [("onnx", False), ("triton", False), ("triton", True)])
+def test_a_graph_with_weights_beside_it_runs_wherever_it_is_moved(
+    to: str, int8: bool, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """By ONNX Runtime itself, as users of the folder run it."""
+    import onnxruntime
+
+    monkeypatch.setattr("bertsmith.inference.export.files.EXTERNAL_FROM_BYTES", 1)
+    facts = export(made_head("encoder", tmp_path / "drawn"), tmp_path / "out", ExportOptions(to, int8, measure=False))
+    assert list(facts["bytes"]) == ["int8" if int8 else "fp32"]
+    (tmp_path / "out").rename(tmp_path / "moved")
+    (path,) = (tmp_path / "moved").rglob("model.onnx")
+    assert all(each.parent == path.parent for each in (tmp_path / "moved").rglob("*.data")), "of this graph alone"
+    assert path.stat().st_size < sum(each.stat().st_size for each in path.parent.glob("*.onnx.data"))
+    options = onnxruntime.SessionOptions()
+    if not this_processor().vnni:  # where the usual 8-bit products overflow
+        options.add_session_config_entry("session.x64quantprecision", "1")
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    ids = np.arange(40).reshape(4, 10) % CONFIG.vocab_size
+    mask = (np.arange(10) < np.array([[1], [4], [9], [10]])).astype(np.int64)
+    feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    (hidden,) = session.run(["last_hidden_state"], feed)
+    with torch.no_grad():
+        expected = (
+            load_encoder(tmp_path / "drawn").encode_padded(*(torch.from_numpy(feed[name]) for name in feed)).numpy()
+        )
+    apart = np.abs(hidden - expected)[mask > 0].max()
+    assert 1e-4 < apart < 0.05 if int8 else apart < 1e-4
 
 
 LENGTHS = [*range(1, 41)] * 3  # of several batches

@@ -291,6 +291,9 @@ def test_a_wrong_source_leaves_the_folder_free(source: Path, tmp_path: Path) -> 
     with pytest.raises(BertsmithError, match="nothing at this path"):
         quickstart([str(tmp_path / "nowhere")], tmp_path / "out", "tiny")
     assert not (tmp_path / "out").exists()
+    with pytest.raises(BertsmithError, match="this name is not UTF-8"):
+        quickstart([str(source)], tmp_path / "\udcff", "tiny")
+    assert not list(tmp_path.iterdir())
     Quickstart([str(source)], tmp_path / "out", BUDGETS["tiny"])
 
 

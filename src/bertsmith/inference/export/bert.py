@@ -128,7 +128,7 @@ class _Graph:
 
     def _embeddings(self, places: _Places) -> str:
         add, nodes = self._add, self.nodes
-        columns = add("Squeeze", add("Gather", add("Shape", "input_ids"), nodes.whole(1)))
+        columns = add("Gather", add("Shape", "input_ids"), nodes.scalar(1))
         flat = {name: add("Reshape", name, nodes.whole(-1)) for name in INPUTS}
         found = {
             "word": add("Gather", flat["input_ids"], places.real),

@@ -43,7 +43,7 @@ class Nodes:
     def weight(self, values: NDArray[Any], name: str) -> str:
         """The name of a constant; the same name again stands for the same values."""
         if name not in self._weights:
-            self._weights[name] = numpy_helper.from_array(np.asarray(values, order="C"), name)
+            self._weights[name] = numpy_helper.from_array(values, name)
         return name
 
     def whole(self, *values: int) -> str:
