@@ -71,6 +71,20 @@ def test_any_mask_gives_what_the_encoder_gives(encoder: tuple[Any, Any], data: s
     assert np.abs(vectors - means).max() < 1e-4
 
 
+@pytest.mark.parametrize("real", [slice(2), slice(-2, None)], ids=["right", "left"])
+def test_much_padding_has_no_part_in_what_a_short_row_gives(real: slice, encoder: tuple[Any, Any]) -> None:
+    session, model = encoder
+    mask = np.ones((2, CONFIG.max_position_embeddings), dtype=np.int64)
+    mask[1] = 0
+    mask[1, real] = 1
+    ids = np.random.default_rng(3).integers(0, CONFIG.vocab_size, mask.shape)
+    feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": 0 * ids}
+    (hidden,) = session.run(["last_hidden_state"], feed)
+    with torch.no_grad():
+        expected = model.encode_padded(*(torch.from_numpy(each) for each in feed.values())).numpy()
+    assert np.abs(hidden - expected)[mask > 0].max() < 1e-5
+
+
 @pytest.mark.parametrize("engine", ["onnx", "openvino"])
 def test_int8_is_measured_on_the_rows_and_runs(engine: str, run: Path, tmp_path: Path, capfd: Any) -> None:
     """By the metric that the model was chosen by, and by the columns that are named."""
