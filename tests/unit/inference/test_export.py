@@ -248,6 +248,8 @@ def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) 
         export(folder, tmp_path / ("x" * 300))
     with pytest.raises(BertsmithError, match="this name is not UTF-8"):
         export(folder, tmp_path / "\udcff")
+    with pytest.raises(BertsmithError, match="in place of the root of a disk"):
+        export(folder, tmp_path.anchor)
     with pytest.raises(BertsmithError, match="nothing is fetched from a hub by its name"):
         export(tmp_path / "nowhere", tmp_path / "new")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["out", "tag"]

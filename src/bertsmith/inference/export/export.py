@@ -75,6 +75,7 @@ def export(model: files.StrPath, out: str | Path, options: ExportOptions | None 
     if options.to == "triton":
         name = check_name(options.name or out.resolve().name)
         labels_of(files.read_json(source / CONFIG_FILE))
+    files.check_name(out)  # before what is in it is listed: of / that would be the whole disk
     files.check_utf8(out)
     _check_replaceable(out, name)
     with files.whole_folder(out) as aside:

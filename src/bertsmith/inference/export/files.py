@@ -15,7 +15,7 @@ _BESIDE = ".data"
 
 def write_graph(model: onnx.ModelProto, path: Path) -> int:
     """Writes a graph for ONNX Runtime (.onnx) or for OpenVINO (.xml, with its weights in a .bin). Gives how many bytes
-    it takes. Whoever calls it words what the disk refuses."""
+    it takes. Raises OSError where the disk refuses, which `export` turns into a message."""
     if path.suffix == ".onnx":
         _write_onnx(model, path)
     else:
