@@ -231,8 +231,9 @@ class Trainer:
         stopping = dropped or self.stop.look()
         if not (dropped and self.saver.has_taken(self.position)) and (self._save_due(stage) or stopping):
             self._refuse_non_finite(stage, last)
-            timed = {"seconds": self._now(), "pace": stage.pace.state()} if stage.pace else {}
-            position = replace(self.position, since_log=meter.state(waited), **timed)  # type: ignore[arg-type]
+            position = replace(self.position, since_log=meter.state(waited))
+            if stage.pace is not None:
+                position = replace(position, seconds=self._now(), pace=stage.pace.state())
             with meter.paused():
                 self.saver.save(position, self.objective.model, self.optimizer)
         if stopping:

@@ -201,7 +201,7 @@ def test_a_loss_before_training_that_is_off_is_explained(
     monkeypatch.setattr(module, "initialise", lambda model, width, seed, fresh: real(model, 40 * width, seed))
     pretrain(small_recipe(phase1__steps=1, phase2__steps=0), corpus(), tmp_path / "run")
     assert any("higher: the weights are too large" in line for line in said[-12:]), said[-12:]
-    monkeypatch.undo()
+    monkeypatch.setattr(module, "initialise", real)
     monkeypatch.setattr("bertsmith.training.pretraining.start.guessing_loss", lambda *_: 99.0)
     pretrain(small_recipe(phase1__steps=1, phase2__steps=0), corpus(), tmp_path / "low")
     assert any("lower: labels can be seen in the input" in line for line in said[-12:]), said[-12:]
